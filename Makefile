@@ -13,7 +13,7 @@ SNAPSHOT ?= linux_amd64
 # others must not have to download and compile. They have the workspaces cluster/go.work and
 # bench/go.work.
 APART := cluster bench
-MODULES := . server cluster cmd/tenure cmd/tenure/internal/admin/browsertest contrib/tenureotel contrib/tenureprom contrib/tenurews examples internal/mutants release bench
+MODULES := . server cluster cmd/tenure cmd/tenure/internal/admin/browsertest contrib/tenureotel contrib/tenureprom contrib/tenurews examples tools bench
 FUZZTIME ?= 10s
 COUNT ?= 1
 SEEDS ?= 2000
@@ -29,7 +29,7 @@ SEED ?= 0
 PLATFORMS := linux/386 linux/arm linux/arm64 windows/amd64 darwin/arm64 freebsd/amd64
 PACKAGES_386 ?= work
 # Packages without goroutines, or which only start programs: the race detector finds nothing there.
-SEQUENTIAL := . resp3 statestore internal/mutants internal/mutants/count internal/operror internal/protocol release
+SEQUENTIAL := . resp3 statestore internal/operror internal/protocol tools/count tools/mutants tools/release
 # To compile etcd takes half a minute for each.
 APART_PLATFORMS := linux/386 linux/arm64 windows/amd64
 
@@ -48,7 +48,7 @@ check: lint ## Format, vet, lint, tidy and test, the long tests too: what must b
 .PHONY: lint
 lint: ## The part of check without tests
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
-	go run ./internal/mutants -check
+	go run ./tools/mutants -check
 	go vet work
 	@set -e; for module in $(APART); do (cd $$module && go vet ./...); done
 	@set -e; for module in $(MODULES); do \
@@ -106,7 +106,7 @@ speed: ## Compare with plain paho and mochi (three minutes), and say which targe
 	@go test ./server/bench -run '^$$' -bench Speed | awk -f server/bench/speed.awk
 
 .PHONY: peers
-peers: ## Compare with redislock, rueidislock, NATS, etcd, paho and mochi (six minutes): tables in Markdown; PEERS=--quick takes a minute
+peers: ## Compare with redislock, rueidislock, NATS and etcd (five minutes): tables in Markdown; PEERS=--quick takes a minute
 	@command -v redis-server >/dev/null || { echo "installing redis-server"; \
 		as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
 		$$as_root apt-get update -qq && $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server; } >&2
@@ -136,11 +136,11 @@ crash: ## Kill stores while clients use them, and check what they see: CRASHES (
 
 .PHONY: mutants
 mutants: ## Break each promise and invariant, one at a time: a test must notice (half an hour); ONLY=regexp
-	go run ./internal/mutants -only '$(ONLY)'
+	go run ./tools/mutants -only '$(ONLY)'
 
 .PHONY: count
 count: ## Lines of code by area, words, and exported symbols, against their budgets
-	@go run ./internal/mutants/count
+	@go run ./tools/count
 
 .PHONY: walk
 walk: ## How many functions of how many files and packages one Acquire runs; WALK=-v lists them

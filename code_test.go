@@ -182,7 +182,7 @@ func TestPackagesThatTheRaceDetectorSkipsStartNoGoroutine(t *testing.T) {
 	line := regexp.MustCompile(`(?m)^SEQUENTIAL := (.*)$`).FindStringSubmatch(files["Makefile"])
 	for folder := range strings.FieldsSeq(line[1]) {
 		for name, text := range files {
-			exempt := folder == "release" && strings.HasSuffix(name, "_test.go") || name == "code_test.go"
+			exempt := folder == "tools/release" && strings.HasSuffix(name, "_test.go") || name == "code_test.go"
 			if path.Dir(name) == folder && path.Ext(name) == ".go" && !exempt && starts.MatchString(text) {
 				t.Errorf("%s starts a goroutine, so its package cannot be in SEQUENTIAL of the Makefile", name)
 			}
@@ -194,7 +194,7 @@ func TestPackagesThatTheRaceDetectorSkipsStartNoGoroutine(t *testing.T) {
 var silentSkips = map[string]string{
 	"code_test.go":                          "it looks for them",
 	"internal/prerequisite/prerequisite.go": "it is the package",
-	"release/snapshot_test.go":              "the gate runs it by its flag",
+	"tools/release/snapshot_test.go":        "the gate runs it by its flag",
 	"server/access/glob_test.go":            "inputs of a fuzz target that take too long",
 	"server/bench/connections_test.go":      "no test: a process of a benchmark",
 	"statestore/statestoretest/table.go":    "what a store does not have is not tested on it",

@@ -390,6 +390,22 @@ func TestASwitchoverThatCannotBeEndsAtOnce(t *testing.T) {
 	}
 }
 
+// The refusal stands until the client that asked has looked, however short the TTL is.
+func TestARefusedSwitchoverIsReportedForAShortTTL(t *testing.T) {
+	withStore(t, func(t *testing.T, store *transporttest.Store) {
+		short := election.Options{TTL: 500 * time.Millisecond, RefuseSwitchover: true}
+		leader := newCandidate(t, store, "node-0", short)
+		leader.run(t, serve)
+		time.Sleep(10 * short.TTL)
+		leader.mustLead(t)
+		other := newCandidate(t, store, "node-1", election.Options{TTL: short.TTL})
+		other.run(t, serve)
+		if _, err := switchover(t, other.client, "node-1", 10*time.Second); !errors.Is(err, election.ErrSwitchoverRefused) {
+			t.Error(err)
+		}
+	})
+}
+
 func TestASwitchoverWaitsForALeaderThatDrains(t *testing.T) {
 	pair(t, election.Options{}, election.Options{}, func(t *testing.T, leader, next *candidate) {
 		leader.run(t, func(ctx context.Context, _ *election.Term) error {

@@ -188,7 +188,7 @@ func (r *run) followRequests(ctx context.Context) {
 		over: time.AfterFunc(time.Hour, func() { r.lease.SetAcquireDelay(r.options.Lease.AcquireDelay) }), next: time.NewTimer(time.Hour)}
 	defer f.over.Stop()
 	defer f.next.Stop()
-	watch := keywatch.New(r.client, f.key, time.Minute)
+	watch := keywatch.New(r.client.Watch, f.key, time.Minute)
 	defer watch.Close()
 	defer func() {
 		for range 6 { // a TTL, in which the request expires
@@ -256,7 +256,7 @@ func (f *follower) obey(ctx context.Context, r request, from source) {
 		}
 	case refuse:
 		r.clientID, r.state = s.clientID, refused
-		f.write(ctx, r, f.options.readyFor())
+		f.write(ctx, r, max(f.options.readyFor(), 2*askEvery)) // the one that asked looks once in askEvery
 	case answer:
 		r.clientID, r.state, r.to = s.clientID, ready, f.options.Lease.Holder
 		f.write(ctx, r, f.options.readyFor())

@@ -183,13 +183,6 @@ func TestALeaderAndAHolderReleaseTheLeaseOnSIGTERM(t *testing.T) {
 	}
 }
 
-func TestTheGuardAndTheStoreRefuseALateWrite(t *testing.T) {
-	t.Parallel()
-	guard := build(t, "guard").start()
-	until(t, guard, "refused by the guard")
-	until(t, guard, "refused by the store")
-}
-
 func TestTheCheckerRefusesALateWriteAfterARestart(t *testing.T) {
 	t.Parallel()
 	until(t, build(t, "checker").start(), "refused by the checker")

@@ -28,7 +28,7 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 		o := &observation{
 			lease:   l,
 			yield:   yield,
-			key:     keywatch.New(l.client, l.name, 0),
+			key:     keywatch.New(l.client.Watch, l.name, 0),
 			failure: "not asked yet",
 			backoff: l.options.retryBackoff(l.options.Jitter),
 		}

@@ -36,7 +36,7 @@ type waiter struct {
 func (l *Lease) newWaiter() *waiter {
 	return &waiter{
 		lease:     l,
-		key:       keywatch.New(l.client, l.name, l.options.TTL), // the reason for a refusal may pass
+		key:       keywatch.New(l.client.WatchWaiting, l.name, l.options.TTL), // the reason for a refusal may pass
 		began:     time.Now(),
 		timer:     time.NewTimer(0),
 		waiting:   waiting{options: &l.options, backoff: l.options.retryBackoff(l.options.Jitter)},

@@ -96,6 +96,9 @@ func (s *Server) command(conn *connection, r *request) statestore.Command {
 	if r.forced != nil {
 		command.Forced = strings.Clone(shown.Cut(*r.forced))
 	}
+	if command.Verb == statestore.VerbKeyNotify {
+		_, command.Waits = r.User(protocol.PropertyWaiting)
+	}
 	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
 		command = command.Deny()
 	}
@@ -109,11 +112,6 @@ func (s *Server) submit(
 	reply, now := s.engine.Submit(command, done)
 	conn.seen.Answered(&command, &reply, time.Now())
 	s.events.Answered(&command, &reply, conn.remote)
-	switch reply.Err {
-	case protocol.NotAuthorized, protocol.LockRule, protocol.FencingTokenNeverIssued:
-		s.log(lineDenied, "client", logs.Name(conn.identity.Client), "user", logs.Name(conn.identity.User), "remote", conn.remote,
-			"verb", command.Verb.String(), "key", logs.Name(command.Key), "reason", reply.Err.Error())
-	}
 	if now && reply.Outcome == statestore.Expired {
 		return reply, s.drop(conn, DroppedExpired)
 	}

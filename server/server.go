@@ -81,7 +81,6 @@ const (
 	lineNotAccepted
 	lineFault
 	lineDropped
-	lineDenied
 	lineSubscription
 	lineSlow
 	linePanic
@@ -93,7 +92,6 @@ var lineTexts = [...]string{
 	lineNotAccepted:  "cannot accept a connection",
 	lineFault:        "ended a connection for what its client sent",
 	lineDropped:      "dropped a request",
-	lineDenied:       "refused a request",
 	lineSubscription: "refused a subscription",
 	lineSlow:         "disconnected a client that did not read what was written to it",
 	linePanic:        "the server recovered from a panic",
@@ -216,6 +214,7 @@ func (s *Server) serve(ctx context.Context) error {
 	s.tasks.Go(func() { stored <- s.engine.Run(expiry) })
 	s.began, s.restored = time.Now(), s.engine.RestoredClients()
 	s.tasks.Go(func() { s.sweepSessions(expiry) })
+	s.tasks.Go(func() { s.events.Follow(expiry, s.engine) })
 	s.engine.Begin()
 	s.listener.start()
 	s.logger.Info("listening", "address", s.Addr().String())

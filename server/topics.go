@@ -107,8 +107,12 @@ func (s *Server) mayRead(identity access.Identity, topic string) bool {
 
 // isNotified reports whether the store notifies a client on a topic below the reserved prefix, or on
 // all topics that a filter there matches.
+//
+// The AIO SDK for .NET subscribes to a topic with its id as it is, where the store publishes nothing, and stops
+// waiting for its lock unless that is granted.
 func isNotified(identity access.Identity, filter string) bool {
-	return strings.HasPrefix(filter, strings.TrimSuffix(protocol.NotifyFilter(identity.Client), "+"))
+	return filter == protocol.ReservedPrefix+"/"+identity.Client+"/command/notify" ||
+		strings.HasPrefix(filter, strings.TrimSuffix(protocol.NotifyFilter(identity.Client), "+"))
 }
 
 func hasWildcard(filter string) bool { return strings.ContainsAny(filter, "+#") }

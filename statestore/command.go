@@ -109,6 +109,9 @@ type Command struct {
 	User   string
 	Will   bool
 	Forced string
+	// Waits says that the client of a KEYNOTIFY waits for the lease with that key. It is only shown. Parse never
+	// sets it.
+	Waits bool
 	// Arrived is when the request was read, on Instant.Elapsed; zero: not known. It changes nothing. Parse
 	// never sets it.
 	Arrived time.Duration

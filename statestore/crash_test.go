@@ -331,14 +331,14 @@ func (r *crashRun) step() {
 		for _, b := range []*batch{&r.open, &r.committing} {
 			b.sent = slices.DeleteFunc(b.sent, func(d delivered) bool { return d.request.Client == client })
 		}
-		r.store.EndSession(client)
+		r.store.EndSession(r.now, client)
 	case 15, 16:
 		if groups := r.store.RemoveObsolete(1 + r.random.IntN(3)); len(groups) > 0 {
 			r.logf("remove obsolete records")
 			r.add(groups, nil)
 		}
 	case 14:
-		r.store.Disconnect(client)
+		r.store.Disconnect(r.now, client)
 	default:
 		r.sendAny(client)
 	}

@@ -57,7 +57,7 @@ type Item struct {
 	Client   string        // the client id; of the holder, if the key is a lease
 	User     string        // of the client; empty: it has not authenticated
 	Since    int64         // when the holder acquired the lease, in milliseconds since the Unix epoch; 0: it is none
-	Change   HolderChange  // without GapMillis while To is empty
+	Change   HolderChange  // while To is empty, GapMillis is only what there was before Ended
 	Sequence uint64        // orders the replies of a client, or the changes
 	Verb     Verb          // of the request
 	Outcome  Outcome       // of the reply

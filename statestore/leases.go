@@ -44,6 +44,13 @@ type lease struct {
 	ttl     time.Duration
 	renewed uint64
 	asking  []Waiter // clients that have asked for it since
+	gone    standby
+}
+
+// standby is the last client that waited for a lease and does so no more, and since when.
+type standby struct {
+	client string
+	since  time.Time
 }
 
 type sourceID struct{ client, user string }
@@ -73,6 +80,8 @@ type change struct {
 	holders  uint64  // how often another holder than the one before has acquired the lease until then
 	slot     uint32
 	sequence uint64
+	gone     standby // of the lease that has ended
+	isNews   bool    // see Store.News
 }
 
 func newLeases() leases {
@@ -217,6 +226,7 @@ func (s *Store) acquire(now Instant, c *Command, e *entry) {
 	e.lease = &lease{since: now.recorded(), token: e.version, bound: c.store != nil, ttl: c.Lifetime}
 	s.leases.hold(e, by)
 	s.leases.totals.Acquired++
+	s.watches.find(c.Client, c.Key).wait(false)
 	name, to := shown.Cut(e.key()), holderOf(e.value(), by.client)
 	last := s.leases.latest[name]
 	if last == nil || !last.isOpen() {
@@ -225,6 +235,9 @@ func (s *Store) acquire(now Instant, c *Command, e *entry) {
 	}
 	last.HolderChange = last.at(now)
 	last.To, last.Began = to, now.wall()
+	if last.gone.client != by.client {
+		e.lease.gone = last.gone
+	}
 	if last.To != last.From {
 		last.holders++
 	}
@@ -239,6 +252,9 @@ func (s *Store) end(now Instant, e *entry, value string, cause Cause, c *Command
 		Name: s.leases.kept(shown.Cut(e.key())), Cause: cause, From: holderOf(value, by.client),
 		Ended: now.wall(), HeldMillis: max(0, now.recorded()-e.lease.since),
 	}
+	if cause == CauseExpired {
+		ended.GapMillis = max(0, now.Elapsed-e.deadline+e.lease.ttl).Milliseconds()
+	}
 	if c == nil {
 		ended.Disconnected = wallOf(by.lost)
 	} else {
@@ -250,7 +266,7 @@ func (s *Store) end(now Instant, e *entry, value string, cause Cause, c *Command
 		reply.Forced = &forced
 	}
 	s.leases.totals.EndsBy[cause]++
-	s.note(by, ended)
+	s.note(by, ended).gone = e.lease.gone
 	s.leases.letGo(e)
 	s.leases.asking -= len(e.lease.asking)
 	e.lease = nil
@@ -270,7 +286,7 @@ func (c *Command) deletes(l *lease) Cause {
 }
 
 // note adds a change to the history, in the share of a client.
-func (s *Store) note(by *source, noted HolderChange) {
+func (s *Store) note(by *source, noted HolderChange) *change {
 	h := &s.leases
 	h.sequence++
 	latest := h.latest[noted.Name]
@@ -294,6 +310,7 @@ func (s *Store) note(by *source, noted HolderChange) {
 		latest.slot = h.remove(h.surplus())
 	}
 	h.changed = append(h.changed, latest)
+	return latest
 }
 
 // kept returns the name of a lease as the history has it, or a copy: it may be a part of a large request.
@@ -334,6 +351,7 @@ func (l *leases) surplus() *change {
 // takeChanged returns the records of the history that the command or the expiry that was applied has changed.
 func (s *Store) takeChanged() (records []Record) {
 	for _, c := range s.leases.changed {
+		c.isNews = true
 		if s.options.Journaled {
 			records = append(records, c.record())
 		}
@@ -346,7 +364,7 @@ func (s *Store) takeChanged() (records []Record) {
 func (l *leases) ask(now Instant, of *lease, client string) {
 	client = shown.Cut(client)
 	w := Waiter{Client: client, Since: now.wall()}
-	if i := slices.IndexFunc(of.asking, func(w Waiter) bool { return w.Client == client }); i >= 0 {
+	if i := slices.IndexFunc(of.asking, isFrom(client)); i >= 0 {
 		w = of.asking[i]
 		of.asking = slices.Delete(of.asking, i, i+1)
 	} else {
@@ -363,6 +381,33 @@ func (l *leases) ask(now Instant, of *lease, client string) {
 	w.LastAttempt = now.wall()
 	w.Attempts++
 	of.asking = append(of.asking, w)
+}
+
+// hasAsked reports whether the client of a command has asked for the lease lately.
+func (s *Store) hasAsked(c *Command) bool {
+	e := s.entries[c.Key]
+	return e != nil && e.lease != nil && slices.ContainsFunc(e.lease.asking, isFrom(c.Client))
+}
+
+// isFrom returns whether a waiter is a client.
+func isFrom(client string) func(Waiter) bool {
+	client = shown.Cut(client)
+	return func(w Waiter) bool { return w.Client == client }
+}
+
+// gone notes that a client that may wait for a lease watches its key no more.
+func (s *Store) gone(now Instant, x *watch) {
+	if x.waiting.count == 0 {
+		return
+	}
+	e := s.entries[x.watched.key]
+	if e == nil || e.lease == nil {
+		return
+	}
+	before := len(e.lease.asking)
+	e.lease.asking = slices.DeleteFunc(e.lease.asking, isFrom(x.watcher.client))
+	s.leases.asking -= before - len(e.lease.asking)
+	e.lease.gone = standby{strings.Clone(shown.Cut(x.watcher.client)), now.wall()}
 }
 
 // Lost says that the connection of a client of a user has ended.

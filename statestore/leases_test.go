@@ -236,15 +236,20 @@ func TestNoPartOfAValueIsTheNameOfAHolder(t *testing.T) {
 	}
 }
 
+// itWaits makes a KEYNOTIFY one of a client that waits for the lease.
+func itWaits(c *Command) { c.Waits = true }
+
+// A client waits that says so, or that was refused the lease and watches it. An observer only watches it.
 func TestClientsThatWaitAreShown(t *testing.T) {
 	p := newPlant(t)
 	for _, line := range []string{
-		"a SET k a:1 NX PX 300000", "a KEYNOTIFY k", "b SET k b:1 NX PX 300000", "b SET k b:1 NX PX 300000", "b KEYNOTIFY k", "w KEYNOTIFY k",
+		"a SET k a:1 NX PX 300000", "a KEYNOTIFY k", "b SET k b:1 NX PX 300000", "b SET k b:1 NX PX 300000", "b KEYNOTIFY k", "observer KEYNOTIFY k",
 		"b SET k" + protocol.FailBackSuffix + " b:3 NX PX 1000",
 	} {
 		client, words, _ := strings.Cut(line, " ")
 		p.do(client, words)
 	}
+	p.do("w", "KEYNOTIFY k", itWaits)
 	row := p.lease("k")
 	if len(row.Waiting) != 2 || row.WaitingHidden != 0 || len(p.history()) != 1 {
 		t.Fatalf("%+v, %q", row, p.history())
@@ -255,7 +260,7 @@ func TestClientsThatWaitAreShown(t *testing.T) {
 	}
 	p.expire(2 * time.Second) // the request for the lead
 	for i := range 50 {
-		p.do(fmt.Sprint("x", i), "KEYNOTIFY k")
+		p.do(fmt.Sprint("x", i), "KEYNOTIFY k", itWaits)
 		p.do(fmt.Sprint("y", i), "SET k y NX PX 300000")
 	}
 	if row := p.lease("k"); len(row.Waiting) != shownWaiters || row.Waiting[shownWaiters-1].Client != "y49" || row.WaitingHidden < 50 {
@@ -263,9 +268,136 @@ func TestClientsThatWaitAreShown(t *testing.T) {
 	}
 	p.pass(askedFor + time.Second)
 	p.do("a", "SET k a:1 NEX PX 10000")
-	if row := p.lease("k"); row.Waiting[0].Attempts != 0 {
+	if row := p.lease("k"); row.Waiting[0].Attempts != 0 || row.Waiting[1].Client != "w" {
 		t.Errorf("an attempt counts for more than %v: %+v", askedFor, row.Waiting[0])
 	}
+}
+
+// A holder without a standby is shown with the last client that could have taken over, and when that was gone.
+func TestALeaseThatHasLostItsStandbyIsShown(t *testing.T) {
+	at := func(seconds int) time.Time { return wallOf(noon).Add(time.Duration(seconds) * time.Second) }
+	for _, test := range []struct {
+		name, steps string // a second passes before each step
+		gone        string
+		since       time.Time
+	}{
+		{"none ever waited", "a:take o:watch o:leave", "", time.Time{}},
+		{"one waits", "a:take b:wait", "", time.Time{}},
+		{"it has disconnected", "a:take b:wait b:leave", "b", at(3)},
+		{"it has given up", "a:take b:wait b:stop o:watch", "b", at(3)},
+		{"it was refused, and watched", "a:take b:take b:watch b:leave", "b", at(4)},
+		{"it watched, and was refused", "a:take b:watch b:take b:leave", "b", at(4)},
+		{"the last of two", "a:take b:wait c:wait c:leave b:leave", "b", at(5)},
+		{"it is back", "a:take b:wait b:leave b:wait", "", time.Time{}},
+		{"it has taken over from a holder that expired", "a:take b:wait a:expires b:take", "a", at(2)},
+		{"it has taken over from a holder that released", "a:take b:wait a:release b:take0", "a", at(3)},
+		{"the holder before was another job", "a:take a:release -:- b:take", "", time.Time{}},
+		{"the holder has it again", "a:take b:wait b:leave a:expires a:take", "b", at(3)},
+		{"it leads, and the other is back", "a:take b:wait a:expires b:take a:wait", "", time.Time{}},
+		{"it leads, and the other was back", "a:take b:wait a:expires b:take a:wait a:leave", "a", at(14)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := newPlant(t)
+			for _, step := range strings.Fields(test.steps) {
+				client, what, _ := strings.Cut(step, ":")
+				if what != "take0" {
+					p.expire(time.Second)
+				}
+				switch what {
+				case "take", "take0":
+					p.do(client, "SET k "+client+":1 NX PX 9000")
+				case "release":
+					p.do(client, "VDEL k "+client+":1")
+				case "expires":
+					p.expire(8 * time.Second)
+				case "watch":
+					p.do(client, "KEYNOTIFY k")
+				case "wait":
+					p.do(client, "KEYNOTIFY k", itWaits)
+					p.do("a", "SET k a:1 NEX PX 9000") // it renews, if it is the holder
+				case "stop":
+					p.do(client, "KEYNOTIFY k STOP")
+				case "leave":
+					p.store.Disconnect(p.now, client)
+					p.check()
+				}
+			}
+			if l := p.lease("k"); l.Gone != test.gone || !l.GoneSince.Equal(test.since) {
+				t.Errorf("%s is gone since %v; want %s since %v; %+v", l.Gone, l.GoneSince, test.gone, test.since, l)
+			}
+		})
+	}
+}
+
+// A time without a holder begins with the last sign of it, and goes on until the next one has the lease.
+func TestTheTimeWithoutAHolderCountsFromTheLastRenewal(t *testing.T) {
+	p := newPlant(t)
+	p.do("a", "SET k a:1 NX PX 5000")
+	p.pass(time.Second)
+	p.do("a", "SET k a:1 NEX PX 5000")
+	p.expire(7 * time.Second)
+	again := &plant{p.disk.world(t, Options{}), p.disk}
+	again.now.WallMillis = p.now.WallMillis
+	for _, p := range []*plant{p, again} {
+		if l := p.lease("k"); l.NoHolderMillis != 7000 || !l.NoHolderSince.Equal(wallOf(noon).Add(time.Second)) || !l.Down {
+			t.Errorf("%+v", l)
+		}
+		p.pass(time.Second)
+		p.do("b", "SET k b:1 NX PX 5000")
+		if h := p.lease("k").LastChange; h.GapMillis != 8000 || h.To != "b" {
+			t.Errorf("%+v", h)
+		}
+	}
+}
+
+// A lease is down that its holder has lost, or that clients wait for, and not one that is done with.
+func TestALeaseIsDownThatWasNotReleased(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		end  func(*plant)
+		down bool
+	}{
+		{"released", func(p *plant) { p.do("a", "VDEL k a:1") }, false},
+		{"released, and a client waits", func(p *plant) { p.do("a", "VDEL k a:1"); p.do("b", "KEYNOTIFY k", itWaits) }, true},
+		{"released, and a client watches", func(p *plant) { p.do("a", "VDEL k a:1"); p.do("b", "KEYNOTIFY k") }, false},
+		{"expired", func(p *plant) { p.expire(6 * time.Second) }, true},
+		{"by force", func(p *plant) { p.do("b", "DEL k") }, true},
+		{"for ever", func(p *plant) { p.do("a", "SET k a:1") }, false},
+	} {
+		p := newPlant(t)
+		p.do("a", "SET k a:1 NX PX 5000")
+		if test.end(p); p.lease("k").Down != test.down {
+			t.Errorf("%s: %+v", test.name, p.lease("k"))
+		}
+	}
+}
+
+// What is logged of holders are their changes, each one once.
+func TestNewsAreTheChangesSinceTheCallBefore(t *testing.T) {
+	p := newPlant(t)
+	news := func(want ...string) {
+		t.Helper()
+		got := []string{}
+		for _, n := range p.store.News() {
+			got = append(got, fmt.Sprintf("%s %s->%s %s/%s %s", n.Cause, n.From, n.To, n.User, n.Client, n.Token))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q; want %q", got, want)
+		}
+	}
+	token := p.do("u/a", "SET k a:1 NX PX 5000").Version
+	news("acquired ->a u/a " + token.String())
+	p.do("u/a", "SET k a:1 NEX PX 5000")
+	news()
+	p.do("u/a", "VDEL k a:1")
+	news("released a-> u/a ")
+	token = p.do("v/b", "SET k b:1 NX PX 5000").Version
+	news("released a->b u/a " + token.String())
+	p.expire(6 * time.Second)
+	token = p.do("v/c", "SET k c:1 NX PX 5000").Version
+	news("expired b->c v/b " + token.String())
+	p.store = p.disk.world(t, Options{}).store
+	news()
 }
 
 // A request for a lease that another client holds costs no quota, so what is kept of all of them has a bound.
@@ -306,7 +438,7 @@ func TestALeaseWithoutAHolderIsShownForAnHour(t *testing.T) {
 		p.do("a", "SET "+name+" a:1 NX PX 5000")
 		p.do("a", "VDEL "+name+" a:1")
 	}
-	p.do("b", "KEYNOTIFY wanted")
+	p.do("b", "KEYNOTIFY wanted", itWaits)
 	for _, want := range []string{"[done wanted]", "[wanted]"} {
 		status, names := p.store.Status(p.now, 10)
 		if slices.Sort(names); fmt.Sprint(names) != want || status.Totals.Free != len(names) {

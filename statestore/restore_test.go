@@ -115,7 +115,7 @@ func FuzzRestore(f *testing.F) {
 			_, more = store.Expire(r.now, 10)
 		}
 		for _, client := range store.RestoredClients() {
-			store.EndSession(client)
+			store.EndSession(Instant{}, client)
 		}
 		r.usage()
 	})

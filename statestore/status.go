@@ -17,8 +17,11 @@ const (
 	// askedFor and askedTTLs: a client that does not watch a lease counts as waiting until this long, or
 	// this many lifetimes, after it has asked for it.
 	askedFor, askedTTLs = time.Minute, 3
-	// freeFor is how long a lease is shown that no client holds and for which none waits.
-	freeFor = time.Hour
+	// freeFor is how long a lease is shown that its holder has released, if no client holds it and none watches
+	// it, and downFor how long one that ended otherwise.
+	freeFor, downFor = time.Hour, 24 * time.Hour
+	// handOver is within which time a client acquires a lease after its release if it has waited for it.
+	handOver = time.Second
 )
 
 // Cause is why a lease changed.
@@ -61,8 +64,8 @@ type HolderChange struct {
 	ByUser string `json:"byUser,omitempty"`
 	// Forced is why it was forced, as that client told.
 	Forced string `json:"forced,omitempty"`
-	// Ended is when the lease of From ended, and Began when the lease of To began. GapMillis is the time
-	// between: until now, if To is empty.
+	// Ended is when the lease of From ended, and Began when the lease of To began; if To is empty, now stands for
+	// Began. GapMillis is the time between, and after an expiry also the time since the last renewal.
 	Ended     time.Time `json:"ended,omitzero"`
 	Began     time.Time `json:"began,omitzero"`
 	GapMillis int64     `json:"gapMillis"`
@@ -78,6 +81,9 @@ type HolderChange struct {
 
 // isOpen reports whether no client has acquired the lease since.
 func (h *HolderChange) isOpen() bool { return h.Began.IsZero() }
+
+// isRelease reports whether the holder has ended the lease itself.
+func (h *HolderChange) isRelease() bool { return h.Cause == CauseReleased || h.Cause == CauseDeleted }
 
 // isRoutine reports whether a holder has released its lease, and no other has it since.
 func (h *HolderChange) isRoutine() bool {
@@ -95,7 +101,7 @@ func (h *HolderChange) Latest() time.Time {
 // at returns the change as it is now.
 func (h HolderChange) at(now Instant) HolderChange {
 	if h.isOpen() {
-		h.GapMillis = max(0, now.wall().Sub(h.Ended).Milliseconds())
+		h.GapMillis += max(0, now.wall().Sub(h.Ended).Milliseconds())
 	}
 	return h
 }
@@ -127,23 +133,30 @@ type Lease struct {
 	LastRenewal time.Time `json:"lastRenewal"`
 	// Value is the value, which may be secret: with it each client that may write the key can release it.
 	Value string `json:"value,omitempty"`
-	// NoHolderSince is when the lease became free, if Held is false, and NoHolderMillis how long ago.
+	// NoHolderSince is when the lease was released, or renewed for the last time, if Held is false, and
+	// NoHolderMillis how long ago.
 	NoHolderSince  time.Time `json:"noHolderSince,omitzero"`
 	NoHolderMillis int64     `json:"noHolderMillis,omitzero"`
+	// Down says that Held is false although clients wait for the lease, or the last holder has not released it.
+	Down bool `json:"down,omitzero"`
+	// Gone is the last other client that waited for the lease or held it, if now none waits for a lease that is
+	// held, and GoneSince when it ceased to; empty: there was none, as far as the store knows.
+	Gone      string    `json:"gone,omitempty"`
+	GoneSince time.Time `json:"goneSince,omitzero"`
 	// Changes counts how often another holder than the one before has acquired the lease, as far as the history
 	// goes back, and since the store started. LastChange is its last entry in the history; nil: none.
 	Changes    uint64        `json:"changes"`
 	LastChange *HolderChange `json:"lastChange,omitempty"`
-	// Waiting are the clients that wait for the lease or watch it: first those that have asked for it.
-	// WaitingHidden is how many more there are.
+	// Waiting are the clients that wait for the lease: first those that have asked for it. A client that only
+	// watches it is none. WaitingHidden is how many more there are.
 	Waiting       []Waiter `json:"waiting"`
 	WaitingHidden int      `json:"waitingHidden"`
 }
 
-// Waiter is a client that wants a lease, or watches it.
+// Waiter is a client that waits for a lease: it says so, or has tried to acquire the lease and watches it.
 type Waiter struct {
 	Client string `json:"client"`
-	// Since is when it has asked first; zero: it has not.
+	// Since is when it has asked first; zero: it has not, as far as the store knows.
 	Since time.Time `json:"since,omitzero"`
 	// Watching says that the client is notified of changes. Attempts counts how often it has tried
 	// to acquire the lease since it had it last; LastAttempt is the last time.
@@ -181,7 +194,11 @@ func (s *Store) Status(now Instant, limit int) (Status, []string) {
 	free := make(map[*source][]string)
 	for _, c := range slices.Backward(l.history) {
 		status.Changes = append(status.Changes, c.at(now))
-		isOld := now.wall().Sub(c.Ended) > freeFor && s.watches.byKey[c.Name] == nil
+		limit := downFor
+		if c.isRelease() {
+			limit = freeFor
+		}
+		isOld := now.wall().Sub(c.Ended) > limit && s.watches.byKey[c.Name] == nil
 		if c.isOpen() && l.latest[c.Name] == c && !isOld {
 			free[c.by] = append(free[c.by], c.Name)
 			status.Totals.Free++
@@ -215,10 +232,10 @@ func (s *Store) Lease(now Instant, name string) (row Lease, ok bool) {
 	last := cmp.Or(s.leases.latest[name], s.leases.latest[shown.Cut(name)])
 	switch e := s.entries[name]; {
 	case e != nil && e.lease != nil:
-		e.show(now, &row)
+		s.show(now, e, &row)
 	case last != nil && last.isOpen():
-		row.Name, row.Holder, row.NoHolderSince = last.Name, last.From, last.Ended
-		row.NoHolderMillis = max(0, now.wall().Sub(last.Ended).Milliseconds())
+		row.Name, row.Holder, row.NoHolderMillis = last.Name, last.From, last.at(now).GapMillis
+		row.NoHolderSince = last.Ended.Add(-time.Duration(last.GapMillis) * time.Millisecond)
 		if last.Cause != CauseForced {
 			row.Client = last.by.client
 		}
@@ -230,28 +247,46 @@ func (s *Store) Lease(now Instant, name string) (row Lease, ok bool) {
 		row.LastChange, row.Changes = &latest, last.holders
 	}
 	s.showWaiting(now, name, &row)
+	switch e, waited := s.entries[name], len(row.Waiting)+row.WaitingHidden > 0; {
+	case !row.Held:
+		row.Down = waited || e == nil && !last.isRelease()
+	case !waited:
+		row.showGone(e.lease.gone)
+	}
 	return row, true
 }
 
+// showGone adds the client that has waited, or else the holder before, if another client took over from it.
+func (l *Lease) showGone(gone standby) {
+	l.Gone, l.GoneSince = gone.client, gone.since
+	c := l.LastChange
+	if c == nil || c.isOpen() || c.From == "" || c.From == c.To || c.isRelease() && c.GapMillis > handOver.Milliseconds() {
+		return
+	}
+	freed := c.Began.Add(-time.Duration(c.GapMillis) * time.Millisecond)
+	if since := cmp.Or(c.Disconnected, freed); since.After(gone.since) {
+		l.Gone, l.GoneSince = c.From, since
+	}
+}
+
 // show adds the holder of a lease to its row.
-func (e *entry) show(now Instant, row *Lease) {
+func (s *Store) show(now Instant, e *entry, row *Lease) {
 	l, left := e.lease, max(e.deadline-now.Elapsed, 0)
 	row.Name, row.Held, row.Client = shown.Cut(e.key()), true, l.holder.client
 	row.Holder, row.Value = holderOf(e.value(), row.Client), shown.Cut(e.value())
 	row.Since, row.Renewals, row.TTLMillis = wallOf(l.since), l.renewed, l.ttl.Milliseconds()
 	row.LeftMillis, row.Deadline = left.Milliseconds(), now.wall().Add(left)
 	row.LastRenewal = row.Deadline.Add(-l.ttl)
-	if token := l.token.timestamp(); !token.IsZero() {
-		row.Token = token.String()
-	}
+	row.Token = l.tokenText()
 	for _, w := range l.asking {
-		if now.wall().Sub(w.LastAttempt) <= max(askedFor, askedTTLs*l.ttl) {
+		isLate := now.wall().Sub(w.LastAttempt) > max(askedFor, askedTTLs*l.ttl)
+		if x := s.watches.find(w.Client, e.key()); !isLate || x != nil && x.waiting.count > 0 {
 			row.Waiting = append(row.Waiting, w)
 		}
 	}
 }
 
-// showWaiting adds the clients that watch a lease, and the one that asks its holder to hand over.
+// showWaiting adds the clients that wait for a lease and watch it, and the one that asks its holder to hand over.
 func (s *Store) showWaiting(now Instant, name string, row *Lease) {
 	if bid := s.entries[name+protocol.FailBackSuffix]; bid != nil && !bid.due(now) && isBid(bid.key(), bid.value()) {
 		client, _ := protocol.HolderOf(bid.value())
@@ -263,9 +298,9 @@ func (s *Store) showWaiting(now Instant, name string, row *Lease) {
 	if of == nil {
 		return
 	}
-	row.WaitingHidden = len(of.watchers) - of.gaps
+	row.WaitingHidden = of.waiting.count
 	for _, r := range of.watchers[:min(len(of.watchers), searchedWatches)] {
-		if r.watcher == nil {
+		if r.watch == nil || r.watch.waiting.count == 0 {
 			continue
 		}
 		client := shown.Cut(r.watcher.client)
@@ -287,4 +322,35 @@ func (l *Lease) waiter(client string) *Waiter {
 		i, l.Waiting = len(l.Waiting), append(l.Waiting, Waiter{Client: client})
 	}
 	return &l.Waiting[i]
+}
+
+// tokenText returns the token of the holder; empty: it is not known.
+func (l *lease) tokenText() string {
+	if l.token.node == nil {
+		return ""
+	}
+	return l.token.timestamp().String()
+}
+
+// News is a change of a holder since the call of Store.News before.
+type News struct {
+	HolderChange
+	Client, User string // that it is counted for
+	Token        string // of To, while it holds the lease
+}
+
+// News returns the changes since the call before, as far as the history still has them. What was restored is none.
+func (s *Store) News() (news []News) {
+	for _, c := range s.leases.history {
+		if !c.isNews {
+			continue
+		}
+		c.isNews = false
+		n := News{HolderChange: c.HolderChange, Client: c.by.client, User: c.by.user}
+		if e := s.entries[c.Name]; !c.isOpen() && e != nil && e.lease != nil && s.leases.latest[c.Name] == c {
+			n.Token = e.lease.tokenText()
+		}
+		news = append(news, n)
+	}
+	return news
 }

@@ -333,12 +333,17 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 			changed = true
 		}
 	case VerbKeyNotify:
+		watch := s.watches.find(command.Client, command.Key)
 		switch {
-		case command.Stop && !s.watches.remove(command.Client, command.Key):
+		case command.Stop && watch == nil:
 			reply.Outcome = NothingThere
-		case !command.Stop && !protocol.CanNotify(command.Client, command.Key):
+		case command.Stop:
+			s.gone(now, watch)
+			s.watches.remove(watch)
+			reply.Outcome = OK
+		case !protocol.CanNotify(command.Client, command.Key):
 			reply.Err = protocol.KeyTooLong
-		case !command.Stop && !s.watches.add(command.Client, command.Key, reply.Dialect, &s.options):
+		case !s.watches.add(command.Client, command.Key, reply.Dialect, command.Waits || s.hasAsked(command), &s.options):
 			reply.Err = protocol.QuotaExceeded
 		default:
 			reply.Outcome = OK
@@ -366,6 +371,7 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 	if current != nil && command.fails(current) {
 		if current.lease != nil && command.isClaim() {
 			s.leases.ask(now, current.lease, command.Client)
+			s.watches.find(command.Client, command.Key).wait(true)
 		}
 		reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
 		return false
@@ -478,8 +484,8 @@ func (s *Store) expired(now Instant, gone *entry, effects *Effects) {
 
 // Disconnect drops all watches of a client. Call it when the client's connection ends:
 // unlike MQTT subscriptions, watches end with the connection.
-func (s *Store) Disconnect(client string) {
-	for s.DisconnectSome(client, math.MaxInt) {
+func (s *Store) Disconnect(now Instant, client string) {
+	for s.DisconnectSome(now, client, math.MaxInt) {
 	}
 }
 
@@ -487,18 +493,18 @@ func (s *Store) Disconnect(client string) {
 // with a million watches is removed. From the first call on the client is not notified. Each
 // call frees the memory of up to limit watches and reports whether there are more: call it
 // again then. The client's next connection must not send requests before the last call.
-func (s *Store) DisconnectSome(client string, limit int) (more bool) {
+func (s *Store) DisconnectSome(now Instant, client string, limit int) (more bool) {
 	s.watches.disconnect(client)
 	s.sessions.disconnect(client)
-	return s.watches.sweep(limit)
+	return s.watches.sweep(limit, func(x *watch) { s.gone(now, x) })
 }
 
 // EndSession drops the watches of a client and the remembered replies to its requests. Call it
 // when the client's MQTT session ends, with the connection or later: after that MQTT does not
 // deliver requests of the session again. The records of these replies are obsolete then, see
 // RemoveObsolete.
-func (s *Store) EndSession(client string) {
-	s.Disconnect(client)
+func (s *Store) EndSession(now Instant, client string) {
+	s.Disconnect(now, client)
 	s.sessions.end(client)
 }
 

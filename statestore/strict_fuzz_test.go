@@ -147,9 +147,9 @@ func FuzzStrict(f *testing.F) {
 			case 0:
 				s.store.Expire(s.now, 2)
 			case 1:
-				s.store.Disconnect(programClients[p.next()%2])
+				s.store.Disconnect(s.now, programClients[p.next()%2])
 			case 2:
-				s.store.EndSession(programClients[p.next()%2])
+				s.store.EndSession(s.now, programClients[p.next()%2])
 			default:
 				s.step(&p)
 			}

@@ -18,7 +18,7 @@ func TestNotificationsDoNotChangeWithTheWatchers(t *testing.T) {
 	}
 	ts := "1696374425000:0:n"
 	_, notified := w.store.Apply(w.now, Parse(Request{Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts}))
-	w.store.Disconnect("a")
+	w.store.Disconnect(w.now, "a")
 	w.want(ask("KEYNOTIFY k").as("d"), "+OK\r\n")
 	const version = "1696374425000:1:StateStore"
 	w.wantLines("SET", w.lines(notified.Notifications), setLine("a", "k", "v", version), setLine("b", "k", "v", version), setLine("c", "k", "v", version))
@@ -78,7 +78,7 @@ func TestWatchesAreBoundedInBytes(t *testing.T) {
 			w.want(ask("KEYNOTIFY "+long+"1 STOP").as("one"), "+OK\r\n")
 			watch("one", "3", "+OK\r\n")
 			w.checkWatches()
-			w.store.Disconnect("one")
+			w.store.Disconnect(w.now, "one")
 			watch("other", "2", "+OK\r\n")
 			watch("one", "1", "+OK\r\n")
 		})

@@ -34,6 +34,7 @@ type watched struct {
 	key      string
 	watchers []registration // in order; the zero value for a watch that ended
 	gaps     int
+	waiting  waits
 }
 
 // registration is a watch in the list of its key, with the watcher, so that notify need not
@@ -60,18 +61,42 @@ type watch struct {
 	watched  *watched
 	position int // in watched.watchers
 	index    int // in watcher.all
+	waiting  waits
+}
+
+// waits is how many clients wait for the lease whose key they watch: of a watch 0 or 1. It is only shown.
+type waits struct{ count int }
+
+// wait says whether the client waits for the lease. A nil watch is none.
+func (x *watch) wait(does bool) {
+	if x == nil || does == (x.waiting.count > 0) {
+		return
+	}
+	change := 1 - 2*x.waiting.count
+	x.waiting.count += change
+	x.watched.waiting.count += change
+}
+
+// find returns the watch of a client on a key; nil: it has none.
+func (w *watches) find(client, key string) *watch {
+	if by := w.byClient[client]; by != nil {
+		return by.keys[key]
+	}
+	return nil
 }
 
 func (x *watch) bytes() int64 { return int64(len(x.watched.key)) + watchCost }
 
-// add begins a watch, and reports whether the limits allow it. The dialect of the latest KEYNOTIFY counts.
-func (w *watches) add(client, key string, dialect Dialect, options *Options) bool {
+// add begins a watch, and reports whether the limits allow it. The dialect of the latest KEYNOTIFY counts, and
+// whether the client waits.
+func (w *watches) add(client, key string, dialect Dialect, waits bool, options *Options) bool {
 	by := w.byClient[client]
 	if by == nil {
 		by = &watcher{client: strings.Clone(client), keys: make(map[string]*watch)}
 	}
 	if known := by.keys[key]; known != nil {
 		known.watched.watchers[known.position].dialect = dialect
+		known.wait(waits)
 		return true
 	}
 	cost := int64(len(key)) + watchCost
@@ -86,6 +111,7 @@ func (w *watches) add(client, key string, dialect Dialect, options *Options) boo
 	}
 	x := &watch{watcher: by, watched: of, position: len(of.watchers), index: len(by.all)}
 	of.watchers = append(of.watchers, registration{by, x, dialect})
+	x.wait(waits)
 	by.keys[of.key] = x // not key: all watchers share one copy of a long key
 	by.all = append(by.all, x)
 	by.bytes += cost
@@ -104,19 +130,14 @@ func (w *watches) leavesNoRoom(own, cost, limit int64) bool {
 // exceeds reports whether size is above limit; a limit of 0 means no limit.
 func exceeds(size, limit int64) bool { return limit > 0 && size > limit }
 
-// remove ends a watch and reports whether there was one.
-func (w *watches) remove(client, key string) bool {
-	by := w.byClient[client]
-	if by == nil || by.keys[key] == nil {
-		return false
-	}
-	x := by.keys[key]
-	delete(by.keys, key)
+// remove ends a watch.
+func (w *watches) remove(x *watch) {
+	by := x.watcher
+	delete(by.keys, x.watched.key)
 	w.take(x)
 	if len(by.all) == 0 {
-		delete(w.byClient, client)
+		delete(w.byClient, by.client)
 	}
-	return true
 }
 
 // disconnect ends all watches of a client. sweep frees their memory.
@@ -131,14 +152,16 @@ func (w *watches) disconnect(client string) {
 }
 
 // sweep removes up to limit watches of disconnected clients, and reports whether there are
-// more.
-func (w *watches) sweep(limit int) (more bool) {
+// more. It calls ended for each one before.
+func (w *watches) sweep(limit int, ended func(*watch)) (more bool) {
 	for ; w.leaving != nil; w.leaving = w.leaving.next {
 		for all := &w.leaving.all; len(*all) > 0; limit-- {
 			if limit <= 0 {
 				return true
 			}
-			w.take((*all)[len(*all)-1])
+			x := (*all)[len(*all)-1]
+			ended(x)
+			w.take(x)
 		}
 	}
 	return false
@@ -148,6 +171,7 @@ func (w *watches) sweep(limit int) (more bool) {
 func (w *watches) take(x *watch) {
 	w.count--
 	w.bytes -= x.bytes()
+	x.wait(false)
 
 	by := x.watcher
 	by.bytes -= x.bytes()

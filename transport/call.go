@@ -305,9 +305,12 @@ func requestProperties(dst []mqtt.UserProperty, clientID string, request Request
 		mqtt.UserProperty{Name: protocol.PropertySourceID, Value: clientID},
 		mqtt.UserProperty{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
 		mqtt.UserProperty{Name: protocol.PropertyPartition, Value: clientID})
-	persist := ""
+	persist, waiting := "", ""
 	if request.Persist {
 		persist = "true"
+	}
+	if request.Waiting {
+		waiting = "true"
 	}
 	for _, optional := range [...]mqtt.UserProperty{
 		{Name: protocol.PropertyTimestamp, Value: request.Timestamp},
@@ -315,6 +318,7 @@ func requestProperties(dst []mqtt.UserProperty, clientID string, request Request
 		{Name: protocol.PropertyStore, Value: request.Binding.Store},
 		{Name: protocol.PropertyPersistence, Value: persist},
 		{Name: protocol.PropertyForced, Value: request.Forced},
+		{Name: protocol.PropertyWaiting, Value: waiting},
 	} {
 		if optional.Value != "" {
 			dst = append(dst, optional)

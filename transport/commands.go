@@ -145,13 +145,14 @@ func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, o
 }
 
 // keyNotify starts or stops the notifications about a key.
-func (c *Client) keyNotify(ctx context.Context, key string, options ...string) error {
+func (c *Client) keyNotify(ctx context.Context, key string, waits bool, options ...string) error {
 	var wrong error
 	if !protocol.CanNotify(c.ClientID(), key) { // other stores may take it
 		wrong = ErrKeyTooLong
 	}
 	arguments := append([]string{protocol.VerbKeyNotify, key}, options...)
-	_, err := c.do(ctx, protocol.VerbKeyNotify, key, wrong, Request{Payload: resp3.AppendCommand(nil, arguments...)})
+	request := Request{Payload: resp3.AppendCommand(nil, arguments...), Waiting: waits}
+	_, err := c.do(ctx, protocol.VerbKeyNotify, key, wrong, request)
 	return err
 }
 

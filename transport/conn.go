@@ -85,6 +85,8 @@ type Request struct {
 	Persist bool
 	// Forced is the user property tenure-forced; empty means that the request has none.
 	Forced string
+	// Waiting says that the request has the user property tenure-waiting.
+	Waiting bool
 }
 
 // Binding says when and to which store a request may go, such as to the one that granted a tenure, so that a

@@ -29,6 +29,7 @@ type Change struct {
 type Watch struct {
 	client  *Client
 	key     string
+	waits   bool // the client waits for the lease with this key
 	changes chan Change
 
 	// Guarded by the client's lock.
@@ -101,8 +102,14 @@ func (w *Watch) offerLocked(change Change, state seen) {
 //
 // The error is ErrClosed after Close, and nil otherwise. A refusal by the store ends the
 // watch: see Err.
-func (c *Client) Watch(key string) (*Watch, error) {
-	watch := &Watch{client: c, key: key, changes: make(chan Change, 1), fresh: true}
+func (c *Client) Watch(key string) (*Watch, error) { return c.watch(key, false) }
+
+// WatchWaiting is Watch by a client that waits for the lease with this key. It tells the store that, which shows
+// on its status page whether a holder has a standby.
+func (c *Client) WatchWaiting(key string) (*Watch, error) { return c.watch(key, true) }
+
+func (c *Client) watch(key string, waits bool) (*Watch, error) {
+	watch := &Watch{client: c, key: key, waits: waits, changes: make(chan Change, 1), fresh: true}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -191,6 +198,7 @@ type registration struct {
 	tried   int                         // the last connection over which KEYNOTIFY was sent
 	done    uint64                      // the last era in which KEYNOTIFY is known to have worked; 0: none
 	begun   time.Time                   // when KEYNOTIFY was last sent
+	waits   bool                        // it said that the client waits for the lease
 	refresh time.Duration               // how long after that it is sent again, if needed
 	pauses  *backoff.ExponentialBackOff // after requests in a row that failed; nil: the latest did not
 }
@@ -315,6 +323,8 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 	c.mu.Lock()
 	connection, era := c.connection, c.era
 	wanted := len(r.watches) > 0
+	waits := slices.ContainsFunc(r.watches, func(w *Watch) bool { return w.waits })
+	r.waits = r.waits && waits // the store forgets it when the client acquires the lease
 	fresh, changed := slices.ContainsFunc(r.watches, func(w *Watch) bool { return w.fresh }), r.changed
 	if !wanted && (connection == 0 || r.tried != connection) {
 		// The store has no watch of this key for this connection.
@@ -328,14 +338,14 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 	case connection == 0:
 		return 0, false
 	case !wanted:
-		if err := c.keyNotify(ctx, r.key, protocol.OptionStop); err != nil && !isRefusal(err) {
+		if err := c.keyNotify(ctx, r.key, false, protocol.OptionStop); err != nil && !isRefusal(err) {
 			r.done = 0 // the store may have taken it; a watch that has begun meanwhile needs another
 			return r.retryDelay(), false
 		}
 		r.tried, r.done, r.pauses = 0, 0, nil
 		r.wake() // a watch may have begun meanwhile
 		return 0, false
-	case r.done != era || due:
+	case r.done != era || due || waits && !r.waits:
 		if again := leastRepeat - time.Since(r.begun); r.tried == connection && r.done != 0 && again > 0 {
 			return again, false
 		}
@@ -347,12 +357,12 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 			c.mu.Unlock()
 		}
 		r.tried, r.begun = connection, time.Now()
-		if err := c.keyNotify(ctx, r.key); err != nil {
+		if err := c.keyNotify(ctx, r.key, waits); err != nil {
 			r.done = 0
 			return r.failed(err), false
 		}
-		unnoticed := r.done == era
-		r.done = era
+		unnoticed := r.done == era && due
+		r.done, r.waits = era, waits
 		return r.read(ctx, unnoticed), false
 	case fresh, changed:
 		return r.read(ctx, false), false

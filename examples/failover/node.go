@@ -3,11 +3,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -40,12 +38,6 @@ func leaseKey(run string) string   { return "failover/" + run + "/active" }
 func counterKey(run string) string { return "failover/" + run + "/counter" }
 func controlKey(run string) string { return "failover/" + run + "/control" }
 
-// Kinds of events.
-const (
-	kindPhase = "phase"
-	kindWrite = "write"
-)
-
 // Outcomes of writes.
 const (
 	accepted       = "accepted"
@@ -53,23 +45,6 @@ const (
 	refusedByStore = "refused by the store"
 	unknown        = "unknown"
 )
-
-// event is a line that a node writes to its standard output, in JSON: a change of its phase, or a
-// write with its outcome.
-type event struct {
-	At   time.Time `json:"at"`
-	Node string    `json:"node"`
-	Kind string    `json:"kind"`
-
-	Phase string    `json:"phase,omitempty"`
-	Token hlc.Token `json:"token"`
-
-	Outcome string        `json:"outcome,omitempty"`
-	Version hlc.Timestamp `json:"version"`
-	Count   int           `json:"count,omitempty"`
-	Late    bool          `json:"late,omitempty"`    // sent past the guard
-	Control bool          `json:"control,omitempty"` // to the control
-}
 
 // node is one node of the pair: it campaigns, and counts while it leads.
 type node struct {
@@ -83,12 +58,8 @@ type node struct {
 // runNode campaigns until ctx or standard input ends, and writes events to standard output. Then it
 // returns nil, or the error because of which it ended before.
 func runNode(ctx context.Context, s settings) error {
-	logger := slog.New(slog.DiscardHandler)
-	if s.verbose {
-		logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", s.node)
-	}
 	var running atomic.Pointer[election.Elector]
-	ctx, stop := untilClosed(ctx, os.Stdin, func(line string) {
+	ctx, stop := untilClosed(ctx, func(line string) {
 		if elector := running.Load(); elector != nil && line == commandResign {
 			elector.Resign()
 		}
@@ -97,7 +68,7 @@ func runNode(ctx context.Context, s settings) error {
 	client, err := transport.Dial(ctx, s.broker, transport.Options{
 		ClientID:      s.node + "-" + s.run,
 		WebSocket:     tenurews.Upgrade,
-		ClientOptions: transport.ClientOptions{Logger: logger},
+		ClientOptions: transport.ClientOptions{Logger: slog.New(slog.DiscardHandler)},
 	})
 	if err != nil {
 		return err
@@ -109,9 +80,8 @@ func runNode(ctx context.Context, s settings) error {
 		Lease: lease.Options{Holder: s.node, InstantFailover: s.instant},
 		Claim: []string{counterKey(s.run)},
 		Observer: func(status election.Status) {
-			n.write(event{At: status.Since, Kind: kindPhase, Phase: string(status.Phase), Token: status.Token})
+			n.write(event{At: status.Since, Phase: string(status.Phase), Token: status.Token})
 		},
-		Logger: logger,
 	})
 	if err != nil {
 		return err
@@ -121,20 +91,6 @@ func runNode(ctx context.Context, s settings) error {
 		return err
 	}
 	return nil
-}
-
-// untilClosed returns a context that ends with ctx, with stop, and when input ends: then the
-// director is gone. It calls command with each line of input, from another goroutine, which ends
-// with input.
-func untilClosed(ctx context.Context, input io.Reader, command func(line string)) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() { // ends with the process: nothing can interrupt a read of standard input
-		for lines := bufio.NewScanner(input); lines.Scan(); {
-			command(lines.Text())
-		}
-		cancel()
-	}()
-	return ctx, cancel
 }
 
 // lead counts up the protected key until its context ends.
@@ -219,7 +175,7 @@ func (n *node) readCount(ctx context.Context) (int, error) {
 
 // report tells the director how a write went.
 func (n *node) report(e event, err error) {
-	e.At, e.Kind = time.Now(), kindWrite
+	e.At = time.Now()
 	switch {
 	case err == nil:
 		e.Outcome = accepted
@@ -235,7 +191,6 @@ func (n *node) report(e event, err error) {
 
 // write writes an event, from any goroutine.
 func (n *node) write(e event) {
-	e.Node = n.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	_ = n.events.Encode(e) // fails when the director is gone; the node ends then too

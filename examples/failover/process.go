@@ -6,25 +6,49 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/journal"
 )
 
-// process is a node or a store in a process of its own. Any goroutine may use it.
+// event is a line that a process writes to its standard output, in JSON: a change of a node's phase, a
+// write with its outcome, or the address of the store. Exited is the last one of each process.
+type event struct {
+	Process string    `json:"-"`
+	Exited  bool      `json:"-"`
+	At      time.Time `json:"at"`
+	Address string    `json:"address,omitempty"`
+
+	Phase string    `json:"phase,omitempty"`
+	Token hlc.Token `json:"token"`
+
+	Outcome string        `json:"outcome,omitempty"`
+	Version hlc.Timestamp `json:"version"`
+	Count   int           `json:"count,omitempty"`
+	Late    bool          `json:"late,omitempty"`    // sent past the guard
+	Control bool          `json:"control,omitempty"` // to the control
+}
+
+// process is a node or the store. The director alone uses it.
 type process struct {
 	name   string
 	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	exited chan struct{} // closed when it has ended, and line and ended have returned for the last time
+	stdin  io.WriteCloser // it ends when this is closed
+	ending bool           // it is to end
+	gone   bool           // its last event was handled
 }
 
-// start runs this program again with arguments. It calls line with each line of its standard output, and
-// then ended, both from one other goroutine. name is for errors. The program shares the standard error of
-// the caller, which ends it, and waits for exited.
-func start(name string, line func([]byte), ended func(), arguments ...string) (*process, error) {
+// start runs this program again with arguments, and sends its events. It shares the standard error of this
+// process.
+func start(name string, events chan<- event, arguments ...string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -43,25 +67,19 @@ func start(name string, line func([]byte), ended func(), arguments ...string) (*
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	p := &process{name: name, cmd: cmd, stdin: stdin, exited: make(chan struct{})}
-	go func() {
-		defer close(p.exited)
+	go func() { // the director handles events until this has ended
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {
-			line(lines.Bytes())
+			e := event{Process: name}
+			if json.Unmarshal(lines.Bytes(), &e) == nil { // a line cut short by SIGKILL is none
+				events <- e
+			}
 		}
 		_ = cmd.Wait() // a process that failed has written why to standard error
-		ended()
+		events <- event{Process: name, Exited: true}
 	}()
-	return p, nil
+	return &process{name: name, cmd: cmd, stdin: stdin}, nil
 }
 
-// command writes a line to the standard input of the process.
-func (p *process) command(line string) error {
-	_, err := fmt.Fprintln(p.stdin, line)
-	return err
-}
-
-// signal sends a signal; os.Kill ends the process at once.
 func (p *process) signal(signal os.Signal) error {
 	if err := p.cmd.Process.Signal(signal); err != nil {
 		return fmt.Errorf("%v %s: %w", signal, p.name, err)
@@ -69,47 +87,40 @@ func (p *process) signal(signal os.Signal) error {
 	return nil
 }
 
-// kill ends the process at once. Neither line nor ended may wait for its caller.
-func (p *process) kill() {
-	_ = p.signal(os.Kill) // fails if it has ended
-	<-p.exited
+// kill ends the process at once.
+func (p *process) kill() error {
+	p.ending = true
+	return p.signal(os.Kill)
 }
 
-// kindExit is the kind of the event that startNode adds when a node has ended.
-const kindExit = "exit"
-
-// startNode runs this program again as a node, and sends the events of the node to events.
-func startNode(s settings, name string, events chan<- event) (*process, error) {
-	line := func(line []byte) {
-		var e event
-		if json.Unmarshal(line, &e) == nil { // a line cut short by SIGKILL is none
-			events <- e
-		}
+// runStore runs the store until ctx or standard input ends.
+func runStore(ctx context.Context, s settings) (err error) {
+	ctx, stop := untilClosed(ctx, func(string) {})
+	defer stop()
+	data, err := journal.Open(s.dir, journal.Options{})
+	if err != nil {
+		return err
 	}
-	ended := func() { events <- event{At: time.Now(), Node: name, Kind: kindExit} }
-	return start(name, line, ended, "--node", name, "--run", s.run, "--broker", s.broker,
-		"--ttl", s.ttl.String(), fmt.Sprintf("--verbose=%t", s.verbose), fmt.Sprintf("--instant=%t", s.instant))
+	defer func() { err = errors.Join(err, data.Close()) }()
+	opened, err := server.New(server.Options{Addr: strings.TrimPrefix(s.broker, "mqtt://"), Journal: data})
+	if err != nil {
+		return err
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(event{Address: "mqtt://" + opened.Addr().String()}); err != nil {
+		return err
+	}
+	return opened.Serve(ctx)
 }
 
-// stopNode asks a node to end, kills it if it does not, and handles its last events
-// meanwhile.
-func stopNode(ctx context.Context, p *process, events <-chan event, heard func(event)) {
-	_ = p.stdin.Close()
-	_ = p.wake() // fails if the node has ended
-	patience := time.NewTimer(5 * time.Second)
-	defer patience.Stop()
-	interrupted := ctx.Done()
-	for {
-		select {
-		case <-p.exited:
-			return
-		case e := <-events:
-			heard(e)
-		case <-patience.C:
-			_ = p.signal(os.Kill)
-		case <-interrupted:
-			_ = p.signal(os.Kill)
-			interrupted = nil
+// untilClosed returns a context that ends with ctx, with stop, and when standard input ends: then the
+// director is gone. It calls command with each line of it, from another goroutine.
+func untilClosed(ctx context.Context, command func(line string)) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() { // ends with the process: nothing can interrupt a read of standard input
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			command(lines.Text())
 		}
-	}
+		cancel()
+	}()
+	return ctx, cancel
 }

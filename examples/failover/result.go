@@ -15,29 +15,18 @@ import (
 
 // fault is one thing that happened to the pair, and what followed.
 type fault struct {
-	Name string `json:"fault"`
-	// Gap is how long no node was active; Limit what the project promises.
-	Gap   time.Duration `json:"without_active_ns"`
-	Limit time.Duration `json:"promised_ns"`
-	// KeepsLeader: the fault is not one of a node, and the active node goes on leading.
-	KeepsLeader bool `json:"keeps_leader,omitempty"`
-	// Token is the successor's, or the leader's where KeepsLeader.
-	Token hlc.Token `json:"successor_token"`
-	// The writes from this fault to the next.
-	Accepted       int `json:"writes_accepted"`
-	RefusedByGuard int `json:"writes_refused_by_guard"`
-	RefusedByStore int `json:"writes_refused_by_store"`
-	Unknown        int `json:"writes_of_unknown_outcome"`
-
-	since time.Time // when the last active node stopped
-	over  bool      // with KeepsLeader: what follows is not due to the fault
+	name        string
+	gap, limit  time.Duration  // how long no node was active, and what the project promises
+	keepsLeader bool           // the fault is not one of a node, and the active node goes on leading
+	token       hlc.Token      // of the leader after it
+	writes      map[string]int // from this fault to the next, by outcome
+	since       time.Time      // when the last active node stopped
 }
 
 // check is something that must be true at the end.
 type check struct {
-	Name   string `json:"check"`
-	OK     bool   `json:"ok"`
-	Detail string `json:"detail"`
+	name, detail string
+	ok           bool
 }
 
 // history has the version of each write to a key that the store applied, as far as known, with the
@@ -67,15 +56,13 @@ func (h history) stale() (n int) {
 
 // result is what a run showed.
 type result struct {
-	TTL    time.Duration `json:"ttl_ns"`
-	Faults []*fault      `json:"faults"`
-	Stale  int           `json:"stale_writes_accepted"`
-	Lost   int           `json:"updates_lost_without_fencing"`
-	Checks []check       `json:"checks"`
+	faults []*fault
+	stale  int // writes that the store accepted after one of a later term
+	checks []check
 
 	woke    bool // a node was frozen and woken, and then wrote late
 	current *fault
-	tokens  []hlc.Token // of the terms, in the order of their beginning
+	tokens  []hlc.Token // of the terms, in the order of their beginning, after the zero one
 	fenced  history     // of the protected key
 	control history     // of the key that nothing protects
 	highest event       // the accepted write with the highest version
@@ -84,99 +71,81 @@ type result struct {
 	unknown []event     // writes that got no answer, as when a node ends; the store may have applied them
 }
 
-func newResult(ttl time.Duration) *result {
-	first := &fault{Name: "none (start)"}
-	return &result{
-		TTL: ttl, Faults: []*fault{first}, woke: true, current: first,
-		fenced: make(history), control: make(history),
-	}
+func newResult(woke bool) *result {
+	r := &result{woke: woke, fenced: make(history), control: make(history), tokens: make([]hlc.Token, 1)}
+	r.begin("none (start)", 0, time.Time{})
+	return r
 }
 
-// begin opens the row of a fault. It becomes current with awaitSuccessor.
+// begin opens the row of a fault. since is when the last active node stopped; without it, when its node
+// ends the term.
 func (r *result) begin(name string, limit time.Duration, since time.Time) *fault {
-	f := &fault{Name: name, Limit: limit, since: since}
-	r.Faults = append(r.Faults, f)
-	return f
-}
-
-// beginStore opens the row of a fault of the store, which becomes current at once. No node is to
-// begin or end a term.
-func (r *result) beginStore(name string) *fault {
-	f := r.begin(name, 0, time.Time{})
-	f.KeepsLeader, f.Token = true, r.tokens[len(r.tokens)-1]
-	r.current = f
-	return f
+	r.current = &fault{name: name, limit: limit, since: since, token: r.tokens[len(r.tokens)-1], writes: make(map[string]int)}
+	r.faults = append(r.faults, r.current)
+	return r.current
 }
 
 // leads notes the beginning of a term.
 func (r *result) leads(e event) {
 	r.tokens = append(r.tokens, e.Token)
 	f := r.current
-	lost := f.KeepsLeader && !f.over // its term should not have begun
-	if (lost || f.Token.IsZero()) && f.Gap == 0 && !f.since.IsZero() {
-		f.Gap = e.At.Sub(f.since)
-	}
-	if lost || f.Token.IsZero() {
-		f.Token = e.Token
+	if f.token = e.Token; f.gap == 0 && !f.since.IsZero() {
+		f.gap = e.At.Sub(f.since)
 	}
 }
 
 // drains notes the end of a term that its node ended itself.
 func (r *result) drains(e event) {
-	if (r.current.Limit > 0 || r.current.KeepsLeader && !r.current.over) && r.current.since.IsZero() {
+	if r.current.since.IsZero() {
 		r.current.since = e.At
 	}
 }
 
 // wrote notes a write to the protected key.
 func (r *result) wrote(e event) {
+	r.current.writes[e.Outcome]++
 	if e.Late {
 		r.late = append(r.late, e)
 	}
 	switch e.Outcome {
 	case accepted:
-		r.current.Accepted++
 		r.latest = e.At
 		r.fenced.saw(e.Version, e.Token)
 		if e.Version.Compare(r.highest.Version) > 0 {
 			r.highest = e
 		}
-	case refusedByGuard:
-		r.current.RefusedByGuard++
-	case refusedByStore:
-		r.current.RefusedByStore++
-	default:
-		r.current.Unknown++
+	case unknown:
 		r.unknown = append(r.unknown, e)
 	}
 }
 
 // check adds a check. The format and its arguments are the detail.
 func (r *result) check(name string, ok bool, format string, arguments ...any) {
-	r.Checks = append(r.Checks, check{Name: name, OK: ok, Detail: fmt.Sprintf(format, arguments...)})
+	r.checks = append(r.checks, check{name, fmt.Sprintf(format, arguments...), ok})
 }
 
 // conclude makes the checks, given how many nodes still ran and what the store
 // holds in the end.
 func (r *result) conclude(running int, version hlc.Timestamp, last counter) {
 	r.fenced.saw(version, last.Token)
-	r.Stale, r.Lost = r.fenced.stale(), r.control.stale()
-	r.check("stale writes accepted: 0", r.Stale == 0,
-		"%d versions of the key, in the store's order; %d of them with a token older than one before", len(r.fenced), r.Stale)
+	r.stale = r.fenced.stale()
+	r.check("stale writes accepted: 0", r.stale == 0,
+		"%d versions of the key, in the store's order; %d of them with a token older than one before", len(r.fenced), r.stale)
 	if r.woke {
-		r.check("without fencing updates are lost", r.Lost > 0,
-			"a key without a token, written beside it: %d stale writes accepted", r.Lost)
+		lost := r.control.stale()
+		r.check("without fencing updates are lost", lost > 0,
+			"a key without a token, written beside it: %d stale writes accepted", lost)
 	}
-	r.check("tokens rise from term to term", slices.IsSortedFunc(r.tokens, hlc.Token.Compare) && len(r.tokens) >= 4,
-		"%d terms", len(r.tokens))
+	r.check("tokens rise from term to term", slices.IsSortedFunc(r.tokens, hlc.Token.Compare) && len(r.tokens) > 4,
+		"%d terms", len(r.tokens)-1)
 	if r.woke {
 		wasAccepted := func(e event) bool { return e.Outcome != refusedByStore }
 		r.check("the woken node's late write was refused", len(r.late) > 0 && !slices.ContainsFunc(r.late, wasAccepted),
 			"%d sent past the guard", len(r.late))
 	}
-	for _, f := range r.Faults {
-		if f.KeepsLeader {
-			r.check("the leader kept its lease while the store was killed", f.since.IsZero(), "its token is %v", f.Token)
+	for _, f := range r.faults {
+		if f.keepsLeader {
+			r.check("the leader kept its lease while the store was killed", f.since.IsZero(), "its token is %v", f.token)
 		}
 	}
 	holds := func(e event) bool { return last.Count == e.Count && last.Token == e.Token }
@@ -187,90 +156,65 @@ func (r *result) conclude(running int, version hlc.Timestamp, last counter) {
 	r.check("it ends as a pair", running == 2, "%d nodes run", running)
 }
 
-func (r *result) ok() bool {
-	return !slices.ContainsFunc(r.Checks, func(c check) bool { return !c.OK })
+// failed returns the names of the checks that failed.
+func (r *result) failed() (names []string) {
+	for _, c := range r.checks {
+		if !c.ok {
+			names = append(names, c.name)
+		}
+	}
+	return names
 }
 
-// write prints the result for people.
+// write prints the result.
 func (r *result) write(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprint(table, "\nfault\twithout an active node\tpromised\taccepted\trefused by guard\tby store\tunknown\ttoken of the leader after it\n")
-	for _, f := range r.Faults {
+	for _, f := range r.faults {
 		gap, limit := "–", "–"
-		if f.Limit > 0 || f.KeepsLeader {
-			gap, limit = round(f.Gap).String(), promise(f.Limit)
+		if f.limit > 0 || f.keepsLeader {
+			gap, limit = round(f.gap).String(), promise(f.limit)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%v\n",
-			f.Name, gap, limit, f.Accepted, f.RefusedByGuard, f.RefusedByStore, f.Unknown, f.Token)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%v\n", f.name, gap, limit,
+			f.writes[accepted], f.writes[refusedByGuard], f.writes[refusedByStore], f.writes[unknown], f.token)
 	}
 	fmt.Fprintln(table)
-	for _, f := range r.Faults {
-		if f.Limit > 0 && f.Gap > f.Limit {
-			fmt.Fprintf(table, "note  %s took %v, promised %s: is this machine busy?\n", f.Name, round(f.Gap), promise(f.Limit))
+	for _, f := range r.faults {
+		if f.limit > 0 && f.gap > f.limit {
+			fmt.Fprintf(table, "note  %s took %v, promised %s: is this machine busy?\n", f.name, round(f.gap), promise(f.limit))
 		}
 	}
-	for _, c := range r.Checks {
+	for _, c := range r.checks {
 		mark := "ok  "
-		if !c.OK {
+		if !c.ok {
 			mark = "FAIL"
 		}
-		fmt.Fprintf(table, "%s  %s (%s)\n", mark, c.Name, c.Detail)
+		fmt.Fprintf(table, "%s  %s (%s)\n", mark, c.name, c.detail)
 	}
 	return table.Flush()
 }
 
-// summary is what several runs showed together.
-type summary struct {
-	TTL    time.Duration   `json:"ttl_ns"`
-	Runs   int             `json:"runs"`
-	Failed int             `json:"runs_with_a_failed_check"`
-	Stale  int             `json:"stale_writes_accepted"`
-	Writes int             `json:"writes_accepted"`
-	Faults []*faultSummary `json:"faults"`
-}
-
-// faultSummary is what one kind of fault did in all runs.
-type faultSummary struct {
-	Name   string        `json:"fault"`
-	Limit  time.Duration `json:"promised_ns"`
-	Median time.Duration `json:"median_without_active_ns"`
-	Worst  time.Duration `json:"worst_without_active_ns"`
-
-	gaps []time.Duration
-}
-
-func (s *summary) add(r *result) {
-	s.Runs++
-	s.Stale += r.Stale
-	if !r.ok() {
-		s.Failed++
-	}
-	for i, f := range r.Faults {
-		s.Writes += f.Accepted
-		if i == 0 {
-			continue // the start
-		}
-		if len(s.Faults) < i {
-			s.Faults = append(s.Faults, &faultSummary{Name: f.Name, Limit: f.Limit})
-		}
-		total := s.Faults[i-1]
-		total.gaps = append(total.gaps, f.Gap)
-		slices.Sort(total.gaps)
-		total.Median, total.Worst = total.gaps[len(total.gaps)/2], total.gaps[len(total.gaps)-1]
-	}
-}
-
-func (s *summary) ok() bool { return s.Failed == 0 }
-
-// write prints the summary for people.
-func (s *summary) write(w io.Writer) error {
+// summarize prints what several runs showed together.
+func summarize(w io.Writer, all []*result, failed int) error {
+	stale, writes := 0, 0
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprint(table, "\nfault\tmedian without an active node\tworst\tpromised\n")
-	for _, f := range s.Faults {
-		fmt.Fprintf(table, "%s\t%v\t%v\t%s\n", f.Name, round(f.Median), round(f.Worst), promise(f.Limit))
+	for i, f := range all[0].faults {
+		var gaps []time.Duration
+		for _, r := range all {
+			gaps = append(gaps, r.faults[i].gap)
+			writes += r.faults[i].writes[accepted]
+		}
+		if i > 0 { // the first is the start
+			slices.Sort(gaps)
+			fmt.Fprintf(table, "%s\t%v\t%v\t%s\n", f.name, round(gaps[len(gaps)/2]), round(gaps[len(gaps)-1]), promise(f.limit))
+		}
+	}
+	for _, r := range all {
+		stale += r.stale
 	}
 	fmt.Fprintf(table, "\n%d runs, %d writes accepted, stale writes accepted: %d, runs with a failed check: %d\n",
-		s.Runs, s.Writes, s.Stale, s.Failed)
+		len(all), writes, stale, failed)
 	return table.Flush()
 }
 

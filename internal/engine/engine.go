@@ -113,10 +113,11 @@ func (e *Engine) Disconnect(client string) {
 }
 
 func (e *Engine) disconnectSome(client string) (more bool) {
+	system := e.systemTime()
 	e.mu.Lock()
 	defer e.unlock()
 	e.forgetHeldLocked(client)
-	return e.store.DisconnectSome(client, disconnectBatch)
+	return e.store.DisconnectSome(e.nowLocked(system), client, disconnectBatch)
 }
 
 // EndSession drops the watches and the remembered replies of a client after its MQTT session
@@ -124,9 +125,10 @@ func (e *Engine) disconnectSome(client string) (more bool) {
 // a journal, Run removes the records of the replies later, a few with each commit.
 func (e *Engine) EndSession(client string) {
 	e.Disconnect(client)
+	system := e.systemTime()
 	e.mu.Lock()
 	defer e.unlock()
-	e.store.EndSession(client)
+	e.store.EndSession(e.nowLocked(system), client)
 	e.removeObsoleteLocked()
 }
 

@@ -96,7 +96,7 @@ func TestInvariant43NoLockIsHeldWhileTheSystemsClockIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.SetSystemClock(func() time.Time { e.Disconnect("c"); return time.Now() })
+	e.SetSystemClock(func() time.Time { e.Usage(); return time.Now() })
 	await.Done(func() {
 		e.Submit(parse("c", []string{"SET", "k", "v", "PX", "1"}), nil)
 		e.expire(context.Background())

@@ -25,7 +25,7 @@ type digest struct {
 // a scope; the history of leases, which is only shown.
 var leftOut = map[string]bool{
 	"maphash.Seed": true, "statestore.positions": true, "statestore.Options": true,
-	"statestore.leases": true, "statestore.HolderChange": true,
+	"statestore.leases": true, "statestore.HolderChange": true, "statestore.waits": true,
 }
 
 func (d *digest) number(n uint64) { d.key = binary.AppendUvarint(d.key, n) }

@@ -66,6 +66,13 @@ func (e *Engine) Lost(client, user string) {
 	e.store.Lost(e.nowLocked(system), client, user)
 }
 
+// News returns the changes of holders since the call before, see statestore.
+func (e *Engine) News() []statestore.News {
+	e.mu.Lock()
+	defer e.unlock()
+	return e.store.News()
+}
+
 // Status returns what the store shows, with up to limit leases, each as it is at some time during the
 // call. Now and then it releases the lock. It may show a change a moment before its commit.
 func (e *Engine) Status(limit int) Status {

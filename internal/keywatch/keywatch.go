@@ -12,7 +12,7 @@ import (
 
 // Watch follows one key. It belongs to one goroutine.
 type Watch struct {
-	client     *transport.Client
+	begin      func(key string) (*transport.Watch, error)
 	key        string
 	retryAfter time.Duration
 
@@ -21,20 +21,20 @@ type Watch struct {
 	began   time.Time
 }
 
-// New returns a Watch on key that is not started. retryAfter is the shortest time from one
-// Start that the store refused to the next that asks it again.
-func New(client *transport.Client, key string, retryAfter time.Duration) *Watch {
-	return &Watch{client: client, key: key, retryAfter: retryAfter}
+// New returns a Watch on key that is not started. begin is Client.Watch, or Client.WatchWaiting. retryAfter is the
+// shortest time from one Start that the store refused to the next that asks it again.
+func New(begin func(key string) (*transport.Watch, error), key string, retryAfter time.Duration) *Watch {
+	return &Watch{begin: begin, key: key, retryAfter: retryAfter}
 }
 
 // Start watches the key. It does nothing while the key is watched, and for retryAfter after
 // a Start that the store refused. It does not wait for the store. The error comes from
-// transport.Client.Watch: the client is closed.
+// begin: the client is closed.
 func (w *Watch) Start() error {
 	if w.changes != nil || w.watch != nil && time.Since(w.began) < w.retryAfter {
 		return nil
 	}
-	watch, err := w.client.Watch(w.key)
+	watch, err := w.begin(w.key)
 	if err != nil {
 		return err
 	}

@@ -126,6 +126,9 @@ const (
 	// PropertyForced says that a DEL or VDEL takes a lease from its holder on purpose, and why, or on
 	// which person's demand. A store of this project logs it; it changes nothing else.
 	PropertyForced = "tenure-forced"
+	// PropertyWaiting says that the client of a KEYNOTIFY waits for the lease with that key. It is an extension
+	// like PropertyStore.
+	PropertyWaiting = "tenure-waiting"
 )
 
 const (

@@ -18,7 +18,7 @@ const (
 	shownRowBytes = 4 << 10
 
 	// These are the most bytes of rows as JSON, without the texts that clients choose.
-	leaseBytes, waiterBytes, changeBytes, clientBytes, staleBytes = 560, 170, 350, 440, 260
+	leaseBytes, waiterBytes, changeBytes, clientBytes, staleBytes = 630, 170, 350, 440, 260
 )
 
 // MaxJSON bounds a State as JSON, in bytes, without what the caller adds to it.
@@ -58,7 +58,7 @@ func fit[T any](rows *[]T, hidden *int, limit int, bound func(*T) int) {
 }
 
 func boundLease(l *statestore.Lease) int {
-	size := leaseBytes + printable(&l.Name, &l.Holder, &l.Client, &l.Value)
+	size := leaseBytes + printable(&l.Name, &l.Holder, &l.Client, &l.Value, &l.Gone)
 	if l.LastChange != nil {
 		size += boundChange(l.LastChange)
 	}

@@ -80,8 +80,7 @@ type Client struct {
 	// latest timestamp that it has seen, so one that is behind seems less so.
 	ClockOffsetMillis *int64 `json:"clockOffsetMillis,omitempty"`
 	// ClockImplausible says that the last clock that it sent was not plausible, and came in the last five
-	// minutes: the store refused it as too far ahead, or it is more than a day off. It is wrong, or
-	// forged.
+	// minutes: it is more than a day off. It is wrong, or forged.
 	ClockImplausible bool `json:"clockImplausible"`
 	// TakeOvers counts how often a new connection of the client ended an open one. Flapping says
 	// that this happens again and again: probably two programs use one client id.

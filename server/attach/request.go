@@ -57,6 +57,7 @@ func (l *link) handle(message *mqtt.Publish) {
 		// it twice does no harm.
 		request.Correlation = nil
 		command = statestore.Parse(request)
+		_, command.Waits = message.User(protocol.PropertyWaiting)
 	}
 	command.Arrived = arrived
 	if forced := userProperty(message, protocol.PropertyForced); forced != nil {

@@ -321,6 +321,8 @@ func (s *Store) serve(ctx context.Context) error {
 		}
 		stored <- err
 	}()
+	var following sync.WaitGroup
+	following.Go(func() { s.log.Follow(running, s.engine) })
 	err := s.stayAttached(ctx)
 	stop() // only now, so that what was applied until the end is committed
 	if failure := <-stored; failure != nil {
@@ -329,6 +331,7 @@ func (s *Store) serve(ctx context.Context) error {
 	s.drops.Close()
 	s.oversized.Close()
 	s.busy.Close()
+	following.Wait()
 	s.log.Close()
 	if err == nil {
 		s.logger.Info("stopped")

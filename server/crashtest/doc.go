@@ -14,9 +14,8 @@
 //		}
 //	}
 //
-// The clients do everything at random that the protocol has on a few registers, renew, contend for
-// leases, write under the tokens of tenures and of former ones, and deliver requests again. Each
-// [Property] says what must hold.
+// The clients do everything at random that the protocol has on a few registers, contend for leases,
+// and deliver requests again. Each [Property] says what must hold.
 //
 // A [History] is what clients saw of one key; its Check says whether the operations are
 // linearizable, by github.com/anishathalye/porcupine and the rules of a durable store: values,

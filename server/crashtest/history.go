@@ -175,17 +175,6 @@ func (h *History) Check(timeout time.Duration) Verdict {
 	return Undecided
 }
 
-// Crashed reports whether a restart has a successful operation before and another one after.
-func (h *History) Crashed() bool {
-	first, last := forever, time.Duration(0) // return of the first success, call of the last one
-	for i := range h.Operations {
-		if o := &h.Operations[i]; o.Result == Done {
-			first, last = min(first, o.Return), max(last, o.Call)
-		}
-	}
-	return slices.ContainsFunc(h.Restarts, func(r Restart) bool { return first <= r.Dead && last >= r.Ready })
-}
-
 // String returns the operations in the order of their calls, one each line, and the restarts.
 func (h *History) String() string {
 	byCall := func(a, b Operation) int { return cmp.Compare(a.Call, b.Call) }

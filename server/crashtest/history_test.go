@@ -187,13 +187,3 @@ func TestACheckThatDoesNotEndIsUndecided(t *testing.T) {
 		t.Errorf("the checker says %v", got)
 	}
 }
-
-func TestAHistoryCrashedIfSomethingSucceededBeforeAndAfter(t *testing.T) {
-	h := crashtest.History{Restarts: []crashtest.Restart{crash}, Operations: []op{at(0, 3, set("a", 1)), at(90, 101, lost("b"))}}
-	if h.Crashed() {
-		t.Error("nothing succeeded after the crash")
-	}
-	if h.Operations = append(h.Operations, at(203, 204, get("a", 1))); !h.Crashed() {
-		t.Error("something succeeded before and after the crash")
-	}
-}

@@ -9,11 +9,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -22,12 +20,8 @@ type Property string
 
 // The properties that Run checks.
 const (
-	// WritesSurvive: an acknowledged write is there after the crash.
-	WritesSurvive Property = "an acknowledged write survives"
 	// VersionsRise: a version is above all versions that any client saw before.
 	VersionsRise Property = "versions rise"
-	// FencesHold: a write with a token is refused once one with a higher token succeeded.
-	FencesHold Property = "fences hold"
 	// LeasesLast: the key of a lease is there until its holder's deadline.
 	LeasesLast Property = "a lease lasts until its holder's deadline"
 	// OneHolder: no two tenures of a lease hold at the same time, and tokens rise.
@@ -60,14 +54,9 @@ const (
 	Unanswered    Counted = "requests of unknown outcome"
 	Conditional   Counted = "conditional requests that succeeded"
 	Histories     Counted = "histories checked"
-	Crossed       Counted = "histories with a crash between two successes"
 	Notifications Counted = "notifications"
 	Tenures       Counted = "tenures"
-	Outlived      Counted = "crashes that a tenure outlived"
-	Renewals      Counted = "renewals"
 	Probes        Counted = "reads of a lease during a tenure"
-	GuardedWrites Counted = "writes under a token"
-	StaleWrites   Counted = "writes under an old token, all refused"
 	Redelivered   Counted = "requests delivered again after a crash"
 	Visits        Counted = "reads sent to a process that was deposed"
 	WrongClocks   Counted = "restarts with a clock that is wrong"
@@ -75,8 +64,7 @@ const (
 
 // least is how much there must be for each crash.
 var least = map[Counted]float64{
-	Answered: 20, Unanswered: 1. / 4, Conditional: 10, Histories: 1, Crossed: 1. / 2, Notifications: 1,
-	Tenures: 1. / 8, Outlived: 1. / 8, Renewals: 10, Probes: 1, GuardedWrites: 1, StaleWrites: 1. / 8,
+	Answered: 20, Unanswered: 1. / 4, Conditional: 10, Histories: 1, Notifications: 1, Tenures: 1. / 8, Probes: 1,
 }
 
 // Report is what a run did and found.
@@ -87,8 +75,8 @@ type Report struct {
 	// Violations are the first ones that were found; none if the store kept what it must.
 	Violations []Violation
 	Counts     map[Counted]int
-	// Took is how long the run took, LongestOutage how long the store did not answer after a death.
-	Took, LongestOutage time.Duration
+	// Took is how long the run took.
+	Took time.Duration
 
 	redelivers bool
 }
@@ -117,8 +105,7 @@ func (r *Report) Err() error {
 
 // String returns the report, a line for each count.
 func (r *Report) String() string {
-	lines := []string{fmt.Sprintf("%d crashes in %v, without a store for %v at most, %d violations",
-		r.Cycles, r.Took.Round(time.Second), r.LongestOutage.Round(time.Millisecond), len(r.Violations))}
+	lines := []string{fmt.Sprintf("%d crashes in %v, %d violations", r.Cycles, r.Took.Round(time.Second), len(r.Violations))}
 	for _, where := range slices.Sorted(maps.Keys(r.Deaths)) {
 		lines = append(lines, fmt.Sprintf("killed %s: %d", where, r.Deaths[where]))
 	}
@@ -133,8 +120,6 @@ const maxViolations = 20
 // A recorder has the clock of a run, and what all clients have seen together.
 type recorder struct {
 	began time.Time
-
-	turn atomic.Int32 // see turns
 
 	mu       sync.Mutex
 	report   Report
@@ -198,7 +183,6 @@ func (r *recorder) restarted(restart Restart) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.restarts = append(r.restarts, restart)
-	r.report.LongestOutage = max(r.report.LongestOutage, restart.Ready-restart.Dead)
 }
 
 // restartsNear returns the restarts that can matter to operations since a time.
@@ -207,24 +191,6 @@ func (r *recorder) restartsNear(since time.Duration) []Restart {
 	defer r.mu.Unlock()
 	first, _ := slices.BinarySearchFunc(r.restarts, since, func(one Restart, at time.Duration) int { return cmp.Compare(one.Ready, at) })
 	return slices.Clone(r.restarts[first:])
-}
-
-// The turns. A crash forgets the renewals before it, and none of their versions. That shows
-// best if only renewals come before it, and then a client that does not know their versions.
-const (
-	turnOfAll int32 = iota
-	turnOfRenewals
-	turnOfRedeliveries
-)
-
-// await waits while it is the turn of other clients.
-func (r *recorder) await(ctx context.Context, mine int32) {
-	for ctx.Err() == nil {
-		if turn := r.turn.Load(); turn == turnOfAll || turn == mine {
-			return
-		}
-		sleep.For(ctx, time.Millisecond)
-	}
 }
 
 // saw notes a version that a client has got, and returns the highest before.
@@ -243,12 +209,10 @@ type session struct {
 	*transport.Client
 	recorder *recorder
 	number   int
-	turn     int32
 }
 
 // do sends the request that o describes, and returns o with what became of it.
 func (s *session) do(ctx context.Context, o Operation) Operation {
-	s.recorder.await(ctx, s.turn)
 	before := s.recorder.saw(hlc.Timestamp{})
 	o.Client, o.Call = s.number, s.recorder.now()
 	var err error

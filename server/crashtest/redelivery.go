@@ -52,7 +52,6 @@ func newRedeliveries(r *recorder, n int, dial func(ctx context.Context) (net.Con
 // deliver sends requests until ctx ends. other reads the keys.
 func (d *redeliveries) deliver(ctx context.Context, other *session, random *rand.Rand) {
 	for ctx.Err() == nil {
-		d.recorder.await(ctx, turnOfRedeliveries)
 		conn, err := d.dial(ctx)
 		if err == nil {
 			d.use(ctx, conn, other, random)
@@ -86,7 +85,6 @@ func (d *redeliveries) use(ctx context.Context, conn net.Conn, other *session, r
 		d.recorder.count(Redelivered, 1)
 	}
 	for {
-		d.recorder.await(ctx, turnOfRedeliveries)
 		// One request at a time, or a few, so that crashes meet several unanswered ones.
 		n := 1 + random.IntN(4)
 		for range n {

@@ -76,26 +76,22 @@ type Options struct {
 	// TTL is the lifetime of the leases; default 2 s. It should be longer than the store takes
 	// to start.
 	TTL time.Duration
-	// Patience bounds the check of one history; default 30 s. A history without a verdict is a
-	// violation.
-	Patience time.Duration
-	// Progress, if not nil, is called after each cycle.
-	Progress func(*Report)
 }
 
 const (
 	startTimeout   = time.Minute
-	auditTimeout   = 20 * time.Second
 	requestTimeout = 2 * time.Second
 
 	// lifetime is about how long the store lives in a cycle.
 	lifetime = time.Second
-	// randomly is how many clients do random operations. There are eight others.
+	// randomly is how many clients do random operations, and contenders how many contend for each lease.
 	randomly   = 6
 	contests   = 2
 	contenders = 3
 	// skew is how far the clock of one client is ahead of the others.
 	skew = 40 * time.Second
+	// patience bounds the check of one history. A history without a verdict is a violation.
+	patience = 30 * time.Second
 	// A life that no failpoint ends lasts until so many requests were answered, or so long.
 	requestsInLife = 200
 	longestLife    = 20 * time.Second
@@ -107,16 +103,14 @@ const (
 func Run(ctx context.Context, store Store, options Options) (*Report, error) {
 	options.Cycles = cmp.Or(options.Cycles, 10)
 	options.TTL = cmp.Or(options.TTL, 2*time.Second)
-	options.Patience = cmp.Or(options.Patience, 30*time.Second)
 	r := newRecorder()
 	h := &harness{
 		options: options, store: store, recorder: r,
 		random:    rand.New(rand.NewPCG(options.Seed, 1)),
-		registers: newRegisters(r, options.Strict, options.Patience),
-		renewals:  &renewals{recorder: r, ttl: 2 * options.TTL},
+		registers: newRegisters(r, options.Strict),
 	}
 	for i := range contests {
-		h.contests = append(h.contests, newContest(r, i, options.TTL))
+		h.contests = append(h.contests, &contest{recorder: r, name: fmt.Sprintf("lease/%d", i), ttl: options.TTL})
 	}
 	if raw, ok := store.(RawDialer); ok {
 		r.report.redelivers = true
@@ -136,12 +130,11 @@ type harness struct {
 	cycles   int
 
 	registers    *registers
-	renewals     *renewals
 	contests     []*contest
 	redeliveries []*redeliveries // none if the store has no RawDialer
 
-	audit    *session
 	sessions []*session
+	audit    *session // of them; it only reads and watches
 	tasks    sync.WaitGroup
 }
 
@@ -162,9 +155,6 @@ func (h *harness) run(ctx context.Context) (err error) {
 			return err
 		}
 		h.cycles++
-		if h.options.Progress != nil {
-			h.options.Progress(h.recorder.reported(h.cycles))
-		}
 		select {
 		case <-h.recorder.broken:
 			return nil
@@ -185,34 +175,26 @@ func (h *harness) close() {
 
 // dial makes the clients.
 func (h *harness) dial(ctx context.Context) error {
-	for i := range randomly + 8 {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for i := range randomly + contenders + 1 {
 		options := transport.ClientOptions{RequestTimeout: requestTimeout}
 		if i == 0 {
 			options.Now = func() time.Time { return time.Now().Add(skew) }
 		}
-		s, err := h.session(ctx, i, options)
+		client, err := h.store.Dial(ctx, fmt.Sprintf("client-%d", i), options)
 		if err != nil {
 			return err
 		}
-		h.sessions = append(h.sessions, s)
+		h.sessions = append(h.sessions, &session{Client: client, recorder: h.recorder, number: i})
 	}
 	h.audit = h.sessions[len(h.sessions)-1]
 	return nil
 }
 
-func (h *harness) session(ctx context.Context, number int, options transport.ClientOptions) (*session, error) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	client, err := h.store.Dial(ctx, fmt.Sprintf("client-%d", number), options)
-	if err != nil {
-		return nil, err
-	}
-	return &session{Client: client, recorder: h.recorder, number: number}, nil
-}
-
 // do runs a task with random numbers of its own.
 func (h *harness) do(task func(*rand.Rand)) {
-	random := h.newRandom()
+	random := rand.New(rand.NewPCG(h.random.Uint64(), h.random.Uint64()))
 	h.tasks.Go(func() { task(random) })
 }
 
@@ -221,19 +203,13 @@ func (h *harness) work(ctx context.Context) {
 	for i := range randomly {
 		h.do(func(random *rand.Rand) { h.registers.use(ctx, h.sessions[i], random) })
 	}
-	others := h.sessions[randomly:]
-	for i, of := range []*session{h.sessions[0], others[7]} {
-		s := &session{Client: of.Client, recorder: h.recorder, number: of.number, turn: turnOfRenewals}
-		h.do(func(random *rand.Rand) { h.renewals.renew(ctx, s, fmt.Sprintf("renewed/%d", i), random) })
-	}
 	for _, c := range h.contests {
 		for i := range contenders {
-			h.do(func(random *rand.Rand) { c.contend(ctx, others[4+i], random) })
+			h.do(func(random *rand.Rand) { c.contend(ctx, h.sessions[randomly+i], random) })
 		}
 		h.do(func(random *rand.Rand) {
 			for ctx.Err() == nil {
-				c.probe(ctx, others[2])
-				c.intrude(ctx, others[3], random)
+				c.probe(ctx, h.audit)
 				sleep.For(ctx, time.Duration(random.IntN(30))*time.Millisecond)
 			}
 		})
@@ -242,13 +218,9 @@ func (h *harness) work(ctx context.Context) {
 		h.do(func(random *rand.Rand) { h.visit(ctx, store.Former(), random) })
 	}
 	for _, d := range h.redeliveries {
-		h.do(func(random *rand.Rand) { d.deliver(ctx, others[3], random) })
+		h.do(func(random *rand.Rand) { d.deliver(ctx, h.audit, random) })
 	}
 	h.rotate(ctx)
-}
-
-func (h *harness) newRandom() *rand.Rand {
-	return rand.New(rand.NewPCG(h.random.Uint64(), h.random.Uint64()))
 }
 
 // visit asks a process that was deposed, again and again until ctx ends.
@@ -292,7 +264,7 @@ func (h *harness) start(ctx context.Context, life Life) error {
 	return nil
 }
 
-// cycle kills the store, starts it again, and compares.
+// cycle kills the store, and starts it again.
 func (h *harness) cycle(ctx context.Context) error {
 	if err := h.store.Kill(); err != nil {
 		return err
@@ -307,14 +279,6 @@ func (h *harness) cycle(ctx context.Context) error {
 	}
 	restart.Ready = h.recorder.now()
 	h.recorder.restarted(restart)
-	if h.recorder.turn.Load() != turnOfAll {
-		h.recorder.turn.Store(turnOfRedeliveries)
-		sleep.For(ctx, turn/2)
-		h.recorder.turn.Store(turnOfAll)
-	}
-	for _, c := range h.contests {
-		c.restarted(restart)
-	}
 	h.rotate(ctx)
 	lasts := lifetime/5 + time.Duration(h.random.Int64N(int64(lifetime)))
 	if life.Point != "" {
@@ -323,7 +287,6 @@ func (h *harness) cycle(ctx context.Context) error {
 	end := time.NewTimer(lasts)
 	defer end.Stop()
 	enough := h.recorder.count(Answered, 0) + requestsInLife
-	h.compare(ctx)
 	for {
 		select {
 		case <-ctx.Done():
@@ -334,27 +297,12 @@ func (h *harness) cycle(ctx context.Context) error {
 		case <-end.C:
 		}
 		if h.recorder.count(Answered, 0) >= enough || h.recorder.now() > restart.Ready+longestLife {
-			h.end(ctx)
+			h.recorder.died("at any time")
 			return nil
 		}
 		end.Reset(lifetime / 10) // the machine is busy
 	}
 }
-
-// end lets a life end that no failpoint ends: at any time, or while there are only renewals.
-func (h *harness) end(ctx context.Context) {
-	if len(h.redeliveries) == 0 || h.random.IntN(4) > 0 {
-		h.recorder.died("at any time")
-		return
-	}
-	h.recorder.died("while leases are renewed and nothing else")
-	h.recorder.turn.Store(turnOfRenewals)
-	sleep.For(ctx, turn)
-}
-
-// turn is how long it is the turn of some clients only: long enough for the requests of the others
-// to be answered.
-const turn = 60 * time.Millisecond
 
 // choose returns how the next life ends.
 func (h *harness) choose() Life {
@@ -382,14 +330,3 @@ func (h *harness) choose() Life {
 
 // clockErrors are by how much the clock of a store may be wrong when it starts.
 var clockErrors = []time.Duration{-time.Hour, -10 * time.Second, -time.Second, time.Second, 10 * time.Second, time.Hour}
-
-// compare reads what was written under tokens.
-func (h *harness) compare(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
-	defer cancel()
-	for _, c := range h.contests {
-		if !c.audit(ctx, h.audit) {
-			return
-		}
-	}
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -87,20 +86,4 @@ func TestInvariants32And33And37ACrashInVirtualTimeLosesNothingThatWasAcknowledge
 			t.Logf("strict: %t\n%v", strict, report)
 		})
 	}
-}
-
-// A check of a history that does not end in time proves nothing, so the run fails.
-func TestAHistoryWithoutAVerdictFailsARun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		v := &virtualStore{random: rand.New(rand.NewPCG(*seed, 2))}
-		report, err := crashtest.Run(t.Context(), v, crashtest.Options{Cycles: 5, Seed: *seed, Patience: time.Nanosecond})
-		v.store.Close()
-		if err != nil {
-			t.Error(err)
-		}
-		undecided := func(v crashtest.Violation) bool { return v.Property == crashtest.HistoriesAreLinearizable }
-		if !slices.ContainsFunc(report.Violations, undecided) || report.Err() == nil {
-			t.Errorf("the violations are %v", report.Violations)
-		}
-	})
 }

@@ -87,61 +87,6 @@ func TestProtocol1ARequestOfAnMQTT311ClientOrWithQoS2EndsItsConnection(t *testin
 	observer.MustGet("k", "")
 }
 
-// docs/protocol.md §1.2, and what deployed clients need: the request as the public Go SDK sends
-// it, which has the hex of its id in its response topic, never subscribes to its
-// notifications, and refuses a reply without __stat or with correlation data of
-// another length.
-func TestTheDeployedGoClientIsServed(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	p := testsupport.Connect(t, address, "client-id1", nil)
-	p.ReplyTo = "clients/636C69656E742D696431/services/statestore/_any_/command/invoke/response"
-	p.Subscribe(p.ReplyTo)
-	expiry := uint32(10)
-	ask := func(words ...string) *paho.Publish {
-		t.Helper()
-		request := p.Request(words...)
-		request.Properties.ContentType = "application/octet-stream"
-		request.Properties.MessageExpiry = &expiry
-		for name, value := range map[string]string{"__srcId": "client-id1", "__protVer": "1.0", "$partition": "client-id1"} {
-			request.Properties.User.Add(name, value)
-		}
-		if _, err := p.Publish(request); err != nil {
-			t.Fatal(err)
-		}
-		reply := p.Next()
-		if got := reply.Properties.CorrelationData; len(got) != 16 || string(got) != string(request.Properties.CorrelationData) {
-			t.Errorf("%q: correlation data %q", words, got)
-		}
-		user := reply.Properties.User
-		if user.Get("__stat") != "200" || user.Get("__protVer") != "1.0" || reply.Properties.ContentType != "application/octet-stream" ||
-			words[0] == "SET" && len(words) > 2 && !strings.HasSuffix(user.Get("__ts"), ":StateStore") {
-			t.Errorf("%q: %v, %q", words, user, reply.Properties.ContentType)
-		}
-		return reply
-	}
-	for _, test := range []struct {
-		words []string
-		want  string
-	}{
-		{[]string{"KEYNOTIFY", "SOMEKEY"}, "+OK\r\n"},
-		{[]string{"SET", "SOMEKEY", "a", "NEX", "PX", "10000"}, "+OK\r\n"},
-		{[]string{"SET", "SOMEKEY", "b", "NEX", "PX", "10000"}, ":-1\r\n"},
-		{[]string{"VDEL", "SOMEKEY", "b"}, ":-1\r\n"},
-		{[]string{"SET", "SOMEKEY"}, "-ERR wrong number of arguments\r\n"},
-		{[]string{"VDEL", "SOMEKEY", "a"}, ":1\r\n"},
-	} {
-		if got := string(ask(test.words...).Payload); got != test.want {
-			t.Errorf("%q: %q, want %q", test.words, got, test.want)
-		}
-	}
-	for _, want := range []string{string(testsupport.Command("NOTIFY", "SET", "VALUE", "a")), string(testsupport.Command("NOTIFY", "DELETE"))} {
-		got := p.NextNotification()
-		if got.Topic != testsupport.ReservedPrefix+"/636C69656E742D696431/command/notify/534F4D454B4559" || string(got.Payload) != want {
-			t.Errorf("notification %q on %s, want %q", got.Payload, got.Topic, want)
-		}
-	}
-}
-
 func TestARequestThatNamesTheStoresTopicsForItsReplyEndsTheConnection(t *testing.T) {
 	for _, topic := range []string{
 		testsupport.InvokeTopic,
@@ -175,7 +120,10 @@ func TestARequestThatNamesTheStoresTopicsForItsReplyEndsTheConnection(t *testing
 func TestTheStoresTopicsAreItsOwn(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	p, spy := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "spy", nil)
-	for _, topic := range []string{testsupport.InvokeTopic, testsupport.ReservedPrefix + "/70/command/notify/+", testsupport.ReservedPrefix + "/#"} {
+	for _, topic := range []string{
+		testsupport.InvokeTopic,
+		testsupport.ReservedPrefix + "/70/command/notify/+", testsupport.ReservedPrefix + "/p/command/notify", testsupport.ReservedPrefix + "/#",
+	} {
 		if code, err := spy.TrySubscribe(topic); err == nil || code != packets.SubackNotauthorized {
 			t.Errorf("subscribe to %q: code %#x, %v; want %#x", topic, code, err, packets.SubackNotauthorized)
 		}

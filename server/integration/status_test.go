@@ -1,10 +1,12 @@
 package integration_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
+	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/attach"
@@ -19,6 +22,7 @@ import (
 	"github.com/tenurelock/tenure/server/servertest"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 // nonce is what package lease writes after the name of a holder.
@@ -71,9 +75,13 @@ func TestAStoreShowsWhatHappensToALease(t *testing.T) {
 			if err := set(b, "k", "b:1", time.Minute); !errors.Is(err, transport.ErrConditionFailed) {
 				t.Fatal(err)
 			}
+			observed, _ := testsupport.Dial(t, address, transport.Options{ClientID: "o"}).Watch("k")
+			awaited, _ := testsupport.Dial(t, address, transport.Options{ClientID: "w"}).WatchWaiting("k")
+			await.Receive(observed.Changes())
+			await.Receive(awaited.Changes())
 			if l := state().Leases[0]; !l.Held || l.Holder != "a" || l.Client != "a" || l.Renewals != 1 || l.TTLMillis != 60_000 || l.LeftMillis < 1000 ||
-				len(l.Waiting) != 1 || l.Waiting[0].Client != "b" || l.Waiting[0].Attempts != 1 {
-				t.Errorf("while a holds it and b has asked for it: %+v", l)
+				len(l.Waiting) != 2 || l.Waiting[0].Client != "b" || l.Waiting[0].Attempts != 1 || l.Waiting[1].Client != "w" {
+				t.Errorf("while a holds it, b has asked for it, w waits and o looks on: %+v", l)
 			}
 			_, released := a.VDel(t.Context(), "k", []byte("a:1"), transport.DelOptions{})
 			err = errors.Join(err, released, set(b, "k", "b:2", 50*time.Millisecond))
@@ -182,6 +190,59 @@ func TestAnExpiredLeaseSaysWhetherItsHolderWasConnected(t *testing.T) {
 		if timeline[1].Name != "x" || timeline[1].Cause != statestore.CauseExpired || !timeline[1].Disconnected.IsZero() {
 			t.Errorf("the holder was connected: %+v", timeline[1])
 		}
+	})
+}
+
+// Redundancy is shown: the clients that would take over, also after lost connections and a restart of the store, and
+// not those that look on; and when the last one is gone.
+func TestTheClientsThatWouldTakeOverAreShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true, Journal: new(transporttest.Journal)})
+		of := func(id string, delay time.Duration) *lease.Lease {
+			l, err := lease.New(s.Client(t, id), "k", lease.Options{TTL: 10 * time.Second, AcquireDelay: delay})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		if _, err := of("a", 0).Acquire(ctx); err != nil {
+			t.Fatal(err)
+		}
+		b, giveUp := context.WithCancel(ctx)
+		var tasks sync.WaitGroup
+		wait := func(ctx context.Context, l *lease.Lease) { tasks.Go(func() { _, _ = l.Acquire(ctx) }) }
+		wait(b, of("b", 0))
+		wait(ctx, of("ranked", 5*time.Second))
+		tasks.Go(func() {
+			for range of("observer", 0).Observe(ctx) {
+				continue
+			}
+		})
+		shown := func(event string, want ...string) {
+			t.Helper()
+			time.Sleep(8 * time.Second)
+			synctest.Wait()
+			var got []string
+			l := s.Server().State().Leases[0]
+			for _, w := range l.Waiting {
+				got = append(got, w.Client)
+			}
+			if slices.Sort(got); !slices.Equal(got, want) || l.Holder != "a" || l.Gone != "" {
+				t.Errorf("%s: %q wait for %s; want %q; %s is gone", event, got, l.Holder, want, l.Gone)
+			}
+		}
+		shown("at first", "b", "ranked")
+		s.Cut()
+		shown("after a lost connection", "b", "ranked")
+		s.Restart()
+		shown("after a restart", "b", "ranked")
+		time.Sleep(10 * time.Minute)
+		shown("later", "b", "ranked")
+		giveUp()
+		shown("b has given up", "ranked")
+		stop()
+		await.Done(tasks.Wait)
 	})
 }
 

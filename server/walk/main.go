@@ -1,7 +1,7 @@
 // Command walk prints how many functions, in how many files and packages, run while a client
 // acquires a free lease of a server that keeps its data in memory, over MQTT and TCP.
 //
-//	go run ./server/walk      # the numbers: of all code, and of the client's alone
+//	go run ./server/walk      # the numbers
 //	go run ./server/walk -v   # the functions too
 //
 // It runs at the root of the repository. It runs itself again, compiled with counters of coverage
@@ -37,17 +37,13 @@ const (
 func main() {
 	list := flag.Bool("v", false, "list the functions")
 	into := flag.String("into", "", "folder for the counters of one Acquire; only in a program that has counters")
-	at := flag.String("at", "", "address of the server; without one, it runs in the same process")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	var err error
-	switch {
-	case *into == "":
+	if *into != "" {
+		err = acquire(ctx, *into)
+	} else {
 		err = report(ctx, *list)
-	case *at == "":
-		err = withServer(ctx, func(address string) error { return acquire(ctx, address, *into) })
-	default:
-		err = acquire(ctx, *at, *into)
 	}
 	cancel()
 	if err != nil {
@@ -56,23 +52,17 @@ func main() {
 	}
 }
 
-// report prints what runs of all code, and with the server in another process.
+// report prints what runs.
 func report(ctx context.Context, list bool) error {
-	functions, err := measure(ctx, "")
+	functions, err := measure(ctx)
 	if err != nil {
 		return err
 	}
 	if list {
 		fmt.Println(strings.Join(functions, "\n"))
 	}
-	fmt.Printf("client and server: %s (budget: 160 in 35)\n", sum(functions))
-	return withServer(ctx, func(address string) error {
-		functions, err := measure(ctx, address)
-		if err == nil {
-			fmt.Printf("client alone:      %s\n", sum(functions))
-		}
-		return err
-	})
+	fmt.Printf("%s (budget: 160 in 35)\n", sum(functions))
+	return nil
 }
 
 func sum(functions []string) string {
@@ -84,8 +74,8 @@ func sum(functions []string) string {
 	return fmt.Sprintf("%d functions in %d files of %d packages", len(functions), len(files), len(packages))
 }
 
-// withServer runs a server while f does.
-func withServer(ctx context.Context, f func(address string) error) error {
+// acquire writes the counters of one Acquire.
+func acquire(ctx context.Context, folder string) error {
 	s, err := server.Open(ctx, server.Options{Addr: "127.0.0.1:0"})
 	if err != nil {
 		return err
@@ -93,13 +83,12 @@ func withServer(ctx context.Context, f func(address string) error) error {
 	serving, stop := context.WithCancel(ctx)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(serving) }() // ends with serving
-	err = f("mqtt://" + s.Addr().String())
+	err = acquireOf(ctx, "mqtt://"+s.Addr().String(), folder)
 	stop()
 	return errors.Join(err, <-served)
 }
 
-// acquire writes the counters of one Acquire.
-func acquire(ctx context.Context, address, folder string) error {
+func acquireOf(ctx context.Context, address, folder string) error {
 	client, err := transport.Dial(ctx, address, transport.Options{ClientID: "walk"})
 	if err != nil {
 		return err
@@ -129,7 +118,7 @@ func acquire(ctx context.Context, address, folder string) error {
 }
 
 // measure returns what runs of a process that has counters and runs acquire.
-func measure(ctx context.Context, address string) ([]string, error) {
+func measure(ctx context.Context) ([]string, error) {
 	folder, err := os.MkdirTemp("", "walk")
 	if err != nil {
 		return nil, err
@@ -139,7 +128,7 @@ func measure(ctx context.Context, address string) ([]string, error) {
 	if err := os.Mkdir(counters, 0o700); err != nil {
 		return nil, err
 	}
-	process := exec.CommandContext(ctx, "go", "run", "-cover", "-covermode=atomic", "-coverpkg="+repository+"...", "./server/walk", "-into", counters, "-at", address)
+	process := exec.CommandContext(ctx, "go", "run", "-cover", "-covermode=atomic", "-coverpkg="+repository+"...", "./server/walk", "-into", counters)
 	process.Env = append(os.Environ(), "GOCOVERDIR="+folder) // what it writes when it exits
 	process.Stdout, process.Stderr = os.Stderr, os.Stderr
 	if err := process.Run(); err != nil {

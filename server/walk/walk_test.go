@@ -28,24 +28,13 @@ func TestAFunctionHasRunIfAPartOfItHas(t *testing.T) {
 	}
 }
 
-func TestTheWalkOfTheClientAloneLeavesOutTheServer(t *testing.T) {
+func TestAWalkGoesThroughClientAndStore(t *testing.T) {
 	prerequisite.Long(t, "It compiles all code with counters of coverage, for half a minute")
 	t.Chdir("../..")
-	has := func(functions []string, name string) bool {
-		return slices.ContainsFunc(functions, func(f string) bool { return strings.HasSuffix(f, " "+name) })
-	}
-	all, err := measure(t.Context(), "")
-	if err != nil || !has(all, "*Lease.Acquire") || !has(all, "*Store.Apply") {
-		t.Errorf("%v, %q", err, all)
-	}
-	err = withServer(t.Context(), func(address string) error {
-		client, err := measure(t.Context(), address)
-		if !has(client, "*Lease.Acquire") || has(client, "*Store.Apply") {
-			t.Errorf("client: %q", client)
+	all, err := measure(t.Context())
+	for _, name := range []string{" *Lease.Acquire", " *Store.Apply"} {
+		if !slices.ContainsFunc(all, func(f string) bool { return strings.HasSuffix(f, name) }) {
+			t.Errorf("%v; no%s in %q", err, name, all)
 		}
-		return err
-	})
-	if err != nil {
-		t.Error(err)
 	}
 }

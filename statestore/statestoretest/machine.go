@@ -122,4 +122,4 @@ func (c *machineClient) Notifications(int) []Notification {
 	return received
 }
 
-func (c *machineClient) Drop() { c.machine.store.Disconnect(c.id) }
+func (c *machineClient) Drop() { c.machine.store.Disconnect(c.machine.now, c.id) }

@@ -2,16 +2,11 @@ package growth
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
 	"slices"
-	"sync/atomic"
 	"time"
-
-	"github.com/shirou/gopsutil/v4/process"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/tenurelock/tenure/bench/internal/measure"
 	"github.com/tenurelock/tenure/transport"
@@ -60,7 +55,7 @@ func (c *client) dial(ctx context.Context, id string) (*transport.Client, error)
 // more, and returns what both processes have used.
 func (c *client) open(ctx context.Context, connections int) ([]*transport.Client, cost, error) {
 	opened := make([]*transport.Client, connections)
-	err := parallel(ctx, connections, dialing, func(ctx context.Context, i int) (err error) {
+	err := measure.Parallel(ctx, connections, dialing, func(ctx context.Context, _, i int) (err error) {
 		opened[i], err = c.dial(ctx, fmt.Sprintf("client-%d", i))
 		return err
 	})
@@ -69,23 +64,6 @@ func (c *client) open(ctx context.Context, connections int) ([]*transport.Client
 	}
 	idle, err := c.settled(ctx)
 	return opened, idle, err
-}
-
-// parallel calls do for each of n numbers, so many at a time, until one fails.
-func parallel(ctx context.Context, n, atOnce int, do func(ctx context.Context, i int) error) error {
-	tasks, ctx := errgroup.WithContext(ctx)
-	var next atomic.Int64
-	for range min(n, atOnce) {
-		tasks.Go(func() error {
-			for i := int(next.Add(1) - 1); i < n; i = int(next.Add(1) - 1) {
-				if err := do(ctx, i); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	return tasks.Wait()
 }
 
 // cost is what the server and the clients have used.
@@ -97,24 +75,18 @@ type used struct{ memory, before, after float64 }
 
 // cost returns what was used up to now. Memory is what the system counts as resident, of the clients
 // after a collection; the server returns unused memory by itself every few seconds.
-func (c *client) cost(ctx context.Context) (now cost, err error) {
-	for _, p := range []struct {
-		id int
-		*used
-	}{{c.Server, &now.server}, {os.Getpid(), &now.clients}} {
-		started, known := measure.ProcessorTime(p.id)
-		if !known {
-			return now, errors.New("the processor time of the server is not known: it has ended, or this system does not say; " +
-				"growth is measured on Linux")
-		}
-		debug.FreeOSMemory()
-		if p.memory, err = resident(ctx, p.id); err != nil {
-			return now, err
-		}
-		ended, _ := measure.ProcessorTime(p.id)
-		p.before, p.after = started.Seconds(), ended.Seconds()
+func (c *client) cost() (now cost, err error) {
+	if now.server.before, err = processorTime(c.Server); err != nil {
+		return now, fmt.Errorf("the server: %w", err)
 	}
-	return now, nil
+	own, _ := processorTime(os.Getpid())
+	now.clients.before = own
+	debug.FreeOSMemory()
+	now.server.memory, err = resident(c.Server)
+	now.clients.memory, _ = resident(os.Getpid())
+	now.clients.after, _ = processorTime(os.Getpid())
+	now.server.after, _ = processorTime(c.Server)
+	return now, err
 }
 
 // settled waits until the server has returned what it does not need, and returns what was used.
@@ -122,19 +94,7 @@ func (c *client) settled(ctx context.Context) (cost, error) {
 	if err := pause(ctx, c.window()/2); err != nil {
 		return cost{}, err
 	}
-	return c.cost(ctx)
-}
-
-func resident(ctx context.Context, id int) (float64, error) {
-	p, err := process.NewProcessWithContext(ctx, int32(id))
-	if err != nil {
-		return 0, err
-	}
-	memory, err := p.MemoryInfoWithContext(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return float64(memory.RSS), nil
+	return c.cost()
 }
 
 // memory returns the memory of one item: of the server, and of the clients.

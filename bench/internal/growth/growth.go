@@ -10,22 +10,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/tenurelock/tenure/bench/internal/measure"
 	"github.com/tenurelock/tenure/bench/internal/peer"
-	"github.com/tenurelock/tenure/bench/internal/table"
 )
 
 // Options say what is measured.
 type Options struct {
 	// Subjects are what grows.
 	Subjects []*Subject
-	// Largest leaves out sizes above it; 0 leaves out none.
-	Largest int
 	// Quick takes small sizes and short times: it shows that everything works.
 	Quick bool
 	// Progress gets a line now and then.
@@ -50,8 +45,6 @@ type Column struct {
 	Name string
 	// Format writes a value: bytes, seconds of processor time or of latency, or a number.
 	Format func(float64) string
-	// Letter stands for the value at the largest size in the formulas of docs/performance.md, if it does.
-	Letter string
 }
 
 // Point is a size, and what was measured with it: a value for each column.
@@ -69,44 +62,32 @@ type Series struct {
 }
 
 // Result is what was measured.
-type Result struct {
-	Series []Series
-	// Others is the largest share of the processors that other programs used while a size was measured,
-	// from 0 to 1.
-	Others float64
-}
+type Result []Series
 
 // pointPatience bounds the measurement of one size.
 const pointPatience = 10 * time.Minute
 
-// Sizes returns the sizes of the subject that the options ask for.
-func (o Options) Sizes(s *Subject) []int {
-	sizes := s.sizes
-	if o.Quick {
-		sizes = s.quick
-	}
-	return slices.DeleteFunc(slices.Clone(sizes), func(size int) bool { return o.Largest > 0 && size > o.Largest })
-}
-
 // Run measures. host must have built the command tenure. A size that fails has no values, and the
 // next sizes go on; only the end of ctx, and a server that does not start, end the run.
-func Run(ctx context.Context, host *peer.Host, options Options) (*Result, error) {
-	result := &Result{}
+func Run(ctx context.Context, host *peer.Host, options Options) (result Result, err error) {
 	for _, s := range options.Subjects {
 		series := Series{Subject: s}
-		for _, size := range options.Sizes(s) {
-			fmt.Fprintf(options.Progress, "%s: %s\n", s.Name, table.Thousands(size))
-			point, others, err := measurePoint(ctx, host, s, size, options.Quick)
+		sizes := s.sizes
+		if options.Quick {
+			sizes = s.quick
+		}
+		for _, size := range sizes {
+			fmt.Fprintf(options.Progress, "%s: %s\n", s.Name, thousands(size))
+			point, err := measurePoint(ctx, host, s, size, options.Quick)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %s: %w", s.Name, table.Thousands(size), err)
+				return nil, fmt.Errorf("%s: %s: %w", s.Name, thousands(size), err)
 			}
 			if point.Lacks != "" {
-				fmt.Fprintf(options.Progress, "%s: %s: failed: %s\n", s.Name, table.Thousands(size), point.Lacks)
+				fmt.Fprintf(options.Progress, "%s: %s: failed: %s\n", s.Name, thousands(size), point.Lacks)
 			}
 			series.Points = append(series.Points, point)
-			result.Others = max(result.Others, others)
 		}
-		result.Series = append(result.Series, series)
+		result = append(result, series)
 	}
 	return result, nil
 }
@@ -127,43 +108,34 @@ type order struct {
 }
 
 // measurePoint measures one size, with a server and a process of clients of its own.
-func measurePoint(ctx context.Context, host *peer.Host, s *Subject, size int, quick bool) (Point, float64, error) {
+func measurePoint(ctx context.Context, host *peer.Host, s *Subject, size int, quick bool) (Point, error) {
 	ctx, cancel := context.WithTimeout(ctx, pointPatience)
 	defer cancel()
 	// The limits are above what so many connections need.
-	arguments := []string{
-		"--memory", "--max-clients", fmt.Sprint(size + spareClients),
-		"--max-unauthenticated", "1024", "--max-unauthenticated-per-address", "1024",
-	}
-	server, err := host.Tenure(ctx, arguments...)
+	server, err := host.Tenure(ctx, "tenure", "--memory", "--max-clients", fmt.Sprint(size+spareClients),
+		"--max-unauthenticated", "1024", "--max-unauthenticated-per-address", "1024")
 	if err != nil {
-		return Point{}, 0, err
+		return Point{}, err
 	}
 	defer server.Stop()
-	argument, err := json.Marshal(order{s.Name, size, server.Address, server.Processes[0], quick})
+	argument, err := json.Marshal(order{s.Name, size, server.Address, server.Process, quick})
 	if err != nil {
-		return Point{}, 0, err
-	}
-	watch, err := measure.WatchOthers(ctx, []int{os.Getpid(), server.Processes[0]})
-	if err != nil {
-		return Point{}, 0, err
+		return Point{}, err
 	}
 	clients, err := host.Child(ctx, childName, string(argument))
 	if err != nil {
 		if ctx.Err() != nil {
-			return Point{}, 0, context.Cause(ctx)
+			return Point{}, context.Cause(ctx)
 		}
 		said := err.Error()
-		return Point{Size: size, Lacks: said[strings.LastIndexByte(said, '\n')+1:]}, 0, nil
+		return Point{Size: size, Lacks: said[strings.LastIndexByte(said, '\n')+1:]}, nil
 	}
 	defer clients.Stop()
 	point := Point{Size: size}
 	if err := json.Unmarshal([]byte(clients.Address), &point.Values); err != nil {
-		return Point{}, 0, fmt.Errorf("the process of the clients said %q: %w", clients.Address, err)
+		return Point{}, fmt.Errorf("the process of the clients said %q: %w", clients.Address, err)
 	}
-	watch.Add(clients.Processes[0])
-	others, err := watch.Share(ctx)
-	return point, others, err
+	return point, nil
 }
 
 // spareClients is how many clients there are beside the items.
@@ -183,7 +155,7 @@ func serve(ctx context.Context, argument string, said func(string)) error {
 	if c.probe, err = c.dial(ctx, "probe"); err != nil {
 		return err
 	}
-	if c.base, err = c.cost(ctx); err != nil {
+	if c.base, err = c.cost(); err != nil {
 		return err
 	}
 	values, err := All()[i].run(ctx, c)
@@ -195,6 +167,5 @@ func serve(ctx context.Context, argument string, said func(string)) error {
 		return err
 	}
 	said(string(text))
-	<-ctx.Done() // until then the processor time of this process can be asked for
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurelock/tenure/bench/internal/measure"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -20,7 +21,7 @@ func leases() *Subject {
 		Name: "leases",
 		About: "One process holds the leases, with the default options and a TTL of 30 s: each is watched, and renews " +
 			"itself every 5 s. A connection has 10,000 leases at most, because a client may watch so many keys.",
-		Columns: columns(memoryOf("lease", "L"), timeOf("a renewal", "r"), aRequest),
+		Columns: columns(memoryOf("lease"), timeOf("a renewal"), aRequest),
 		sizes:   []int{1_000, 3_000, 10_000, 30_000, 100_000}, quick: []int{100, 200},
 		run: func(ctx context.Context, c *client) ([]float64, error) {
 			opened, _, err := c.open(ctx, (c.Size+leasesOfOne-1)/leasesOfOne)
@@ -37,8 +38,8 @@ func connections() *Subject {
 		Name: "connections",
 		About: "One process opens the connections. First they are idle; then each holds a lease with a TTL of 30 s, " +
 			"and renews it every 5 s.",
-		Columns: columns(memoryOf("connection, idle", "C"), timeOf("opening a connection", "o"),
-			memoryOf("connection, with a lease", ""), timeOf("a renewal", ""), aRequest),
+		Columns: columns(memoryOf("connection, idle"), timeOf("opening a connection"),
+			memoryOf("connection, with a lease"), timeOf("a renewal"), aRequest),
 		sizes: []int{100, 300, 1_000, 3_000, 10_000}, quick: []int{10, 20},
 		run: func(ctx context.Context, c *client) ([]float64, error) {
 			opened, idle, err := c.open(ctx, c.Size)
@@ -60,7 +61,7 @@ func (c *client) hold(ctx context.Context, opened []*transport.Client) ([]float6
 		Renewed: func(lease.TraceInfo) { renewed.Add(1) },
 		Ended:   func(lease.TraceInfo) { lost.Add(1) },
 	}}
-	err := parallel(ctx, c.Size, preparing, func(ctx context.Context, i int) error {
+	err := measure.Parallel(ctx, c.Size, preparing, func(ctx context.Context, _, i int) error {
 		named, err := lease.New(opened[i*len(opened)/c.Size], fmt.Sprintf("line-%d/active", i), options)
 		if err != nil {
 			return err
@@ -73,7 +74,7 @@ func (c *client) hold(ctx context.Context, opened []*transport.Client) ([]float6
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.cost(ctx)
+	before, err := c.cost()
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +83,7 @@ func (c *client) hold(ctx context.Context, opened []*transport.Client) ([]float6
 		return nil, err
 	}
 	renewals := int(renewed.Load() - renewedBefore)
-	after, err := c.cost(ctx)
+	after, err := c.cost()
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/tenurelock/tenure/bench/internal/measure"
 )
 
 func keys() *Subject {
@@ -13,7 +15,7 @@ func keys() *Subject {
 		Name: "keys",
 		About: "One client sets keys of 20 bytes to values of 16, with an expiry of an hour, and then sets random ones " +
 			"of them again, 256 at a time.",
-		Columns: columns(memoryOf("key", "K"), timeOf("a SET", "s"), latencyOf("a SET alone")),
+		Columns: columns(memoryOf("key"), timeOf("a SET"), latencyOf("a SET alone")),
 		sizes:   []int{10_000, 30_000, 100_000, 300_000, 1_000_000, 2_000_000}, quick: []int{500, 1_000},
 		run: runKeys,
 	}
@@ -23,8 +25,8 @@ func keys() *Subject {
 func keyName(i int) string { return fmt.Sprintf("press/value-%08d", i) }
 
 func runKeys(ctx context.Context, c *client) ([]float64, error) {
-	fill := func(ctx context.Context, i int) error { return c.set(ctx, keyName(i), value) }
-	err := parallel(ctx, c.Size, preparing, fill)
+	fill := func(ctx context.Context, _, i int) error { return c.set(ctx, keyName(i), value) }
+	err := measure.Parallel(ctx, c.Size, preparing, fill)
 	if err != nil {
 		return nil, err
 	}
@@ -35,18 +37,18 @@ func runKeys(ctx context.Context, c *client) ([]float64, error) {
 	// A collection of the server costs as much as there are keys, so each size has as many collections for
 	// each SET as a server that runs for long.
 	operations := choose(c, max(200_000, c.Size), 500)
-	setOne := func(ctx context.Context, _ int) error { return c.set(ctx, keyName(rand.N(c.Size)), value) }
-	if err := parallel(ctx, operations, preparing, setOne); err != nil {
+	setOne := func(ctx context.Context, _, _ int) error { return c.set(ctx, keyName(rand.N(c.Size)), value) }
+	if err := measure.Parallel(ctx, operations, preparing, setOne); err != nil {
 		return nil, err
 	}
-	after, err := c.cost(ctx)
+	after, err := c.cost()
 	if err != nil {
 		return nil, err
 	}
 	alone := make([]time.Duration, choose(c, 5_000, 50))
 	for i := range alone {
 		began := time.Now()
-		if err := setOne(ctx, i); err != nil {
+		if err := setOne(ctx, 0, i); err != nil {
 			return nil, err
 		}
 		alone[i] = time.Since(began)

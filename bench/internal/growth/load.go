@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurelock/tenure/bench/internal/measure"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -64,7 +65,7 @@ func runLoad(ctx context.Context, c *client) ([]float64, error) {
 func (c *client) capacity(ctx context.Context, long time.Duration) (float64, error) {
 	var done atomic.Int64
 	began := time.Now()
-	err := parallel(ctx, preparing, preparing, func(ctx context.Context, worker int) error {
+	err := measure.Parallel(ctx, preparing, preparing, func(ctx context.Context, worker, _ int) error {
 		for i := worker; time.Since(began) < long; i += preparing {
 			if err := c.renew(ctx, i); err != nil {
 				return err

@@ -3,10 +3,10 @@ package growth
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
-	"time"
 
-	"github.com/tenurelock/tenure/bench/internal/table"
+	"github.com/tenurelock/tenure/bench/internal/measure"
 )
 
 // All returns the subjects, in the order of the document.
@@ -19,24 +19,23 @@ var aRequest = latencyOf("a request of another client")
 func columns(groups ...[]Column) []Column { return slices.Concat(groups...) }
 
 // memoryOf, timeOf and latencyOf are the columns of what the methods memory and time of a client, and
-// percentiles, return. A letter is of the server's part.
-func memoryOf(item, letter string) []Column {
-	return []Column{{"memory of a " + item + ": server", size, letter}, {"clients", size, ""}}
+// percentiles, return.
+func memoryOf(item string) []Column {
+	return []Column{{"memory of a " + item + ": server", size}, {"clients", size}}
 }
 
-func timeOf(what, letter string) []Column {
-	return []Column{{"processor time of " + what + ": server", duration, letter}, {"clients", duration, ""}}
+func timeOf(what string) []Column {
+	return []Column{{"processor time of " + what + ": server", duration}, {"clients", duration}}
 }
 
 func latencyOf(what string) []Column {
-	return []Column{{what + ": p50", duration, ""}, {"p99", duration, ""}}
+	return []Column{{what + ": p50", duration}, {"p99", duration}}
 }
 
 // String returns the figures as Markdown.
-func (r *Result) String() string {
+func (r Result) String() string {
 	var b strings.Builder
-	r.writeModel(&b)
-	for _, s := range r.Series {
+	for _, s := range r {
 		s.write(&b)
 	}
 	return strings.TrimSpace(b.String()) + "\n"
@@ -49,7 +48,7 @@ func (s Series) write(b *strings.Builder) {
 	}
 	b.WriteString("\n|--:|" + strings.Repeat("--:|", len(s.Columns)) + "\n")
 	for _, p := range s.Points {
-		fmt.Fprintf(b, "| %s |", table.Thousands(p.Size))
+		fmt.Fprintf(b, "| %s |", thousands(p.Size))
 		for i, column := range s.Columns {
 			cell := "n/a"
 			if p.Lacks == "" {
@@ -62,66 +61,28 @@ func (s Series) write(b *strings.Builder) {
 	b.WriteString("\n")
 	for _, p := range s.Points {
 		if p.Lacks != "" {
-			fmt.Fprintf(b, "- n/a with %s: %s\n\n", table.Thousands(p.Size), p.Lacks)
+			fmt.Fprintf(b, "- n/a with %s: %s\n\n", thousands(p.Size), p.Lacks)
 		}
 	}
 }
 
-const (
-	// renewalsPerTTL is how often a lease is renewed within its TTL, on average: each sixth of it, less a
-	// twentieth, because up to a tenth is taken off at random.
-	renewalsPerTTL = 6 / 0.95
-	// planned is the share of a processor that a plan uses. The rest is for bursts, and for the clients that
-	// connect again all at once after a loss.
-	planned = 0.5
-)
+func number(value float64) string { return thousands(int(value)) }
 
-// writeModel writes the figures of a store for the formulas of docs/performance.md, of the largest sizes, and
-// what they give.
-func (r *Result) writeModel(b *strings.Builder) {
-	var rows []string
-	renewal := 0.0
-	for _, s := range r.Series {
-		measured := slices.DeleteFunc(slices.Clone(s.Points), func(p Point) bool { return p.Lacks != "" })
-		if len(measured) == 0 {
-			continue
-		}
-		last := measured[len(measured)-1]
-		for i, column := range s.Columns {
-			if column.Letter == "" {
-				continue
-			}
-			if column.Letter == "r" {
-				renewal = last.Values[i]
-			}
-			rows = append(rows, fmt.Sprintf("| %s | %s | %s | with %s %s |", column.Letter,
-				strings.TrimSuffix(column.Name, ": server"), column.Format(last.Values[i]), table.Thousands(last.Size), s.Name))
-		}
+// thousands writes a number with commas.
+func thousands(n int) string {
+	text := strconv.Itoa(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
 	}
-	if len(rows) == 0 {
-		return
-	}
-	fmt.Fprintf(b, "### Figures for the formulas\n\nOf the server, at the largest size of each table:\n\n"+
-		"| | | | measured |\n|---|---|--:|---|\n%s\n\n", strings.Join(rows, "\n"))
-	if renewal <= 0 {
-		return
-	}
-	fmt.Fprintf(b, "With half of one processor of the server for renewals, that is %s renewals a second, and as many "+
-		"leases as this:\n\n| TTL | leases |\n|--:|--:|\n", number(planned/renewal))
-	for _, ttl := range []time.Duration{2 * time.Second, 10 * time.Second, 30 * time.Second} {
-		fmt.Fprintf(b, "| %v | %s |\n", ttl, number(planned/renewal*ttl.Seconds()/renewalsPerTTL))
-	}
-	b.WriteString("\n")
+	return text
 }
-
-func number(value float64) string { return table.Thousands(int(value)) }
 
 func size(bytes float64) string {
 	units := []string{"B", "kB", "MB"}
 	for len(units) > 1 && bytes >= 1e3 {
 		bytes, units = bytes/1e3, units[1:]
 	}
-	return table.Digits(bytes) + " " + units[0]
+	return measure.Digits(bytes) + " " + units[0]
 }
 
 func duration(seconds float64) string {
@@ -129,5 +90,5 @@ func duration(seconds float64) string {
 	for len(units) > 1 && value >= 1e3 {
 		value, units = value/1e3, units[1:]
 	}
-	return table.Digits(value) + " " + units[0]
+	return measure.Digits(value) + " " + units[0]
 }

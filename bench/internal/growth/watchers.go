@@ -19,7 +19,7 @@ func watchers() *Subject {
 		About: "Watchers, each with a connection, watch one key. Another client sets it. " +
 			"The last column is the time from the call of the SET until the last watcher has the notification, divided " +
 			"by the watchers.",
-		Columns: columns(memoryOf("watcher", "W"), timeOf("a notification", "n"),
+		Columns: columns(memoryOf("watcher"), timeOf("a notification"),
 			[]Column{{Name: "to the last watcher, for each: p50", Format: duration}}),
 		sizes: []int{2, 10, 30, 100, 300, 1_000}, quick: []int{2, 5},
 		run: runWatchers,
@@ -104,6 +104,6 @@ func runWatchers(ctx context.Context, c *client) ([]float64, error) {
 		}
 		times[i] = at.Sub(began) / time.Duration(c.Size)
 	}
-	after, err := c.cost(ctx)
+	after, err := c.cost()
 	return slices.Concat(c.memory(before), c.time(before, after, len(times)*c.Size), percentiles(times, 50)), err
 }

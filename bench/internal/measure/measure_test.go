@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,21 +25,14 @@ func TestMain(m *testing.M) {
 // lock is a Locker in memory. A broken one grants a name to all.
 type lock struct {
 	broken bool
-
-	mu   sync.Mutex // guards held
-	held map[string]bool
+	held   sync.Map
 }
 
-func newLock(broken bool) *lock { return &lock{broken: broken, held: make(map[string]bool)} }
-
 func (l *lock) TryObtain(_ context.Context, name string) (peer.Held, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.held[name] && !l.broken {
+	if _, held := l.held.LoadOrStore(name, true); held && !l.broken {
 		return nil, peer.ErrHeld
 	}
-	l.held[name] = true
-	return &name, nil
+	return name, nil
 }
 
 func (l *lock) Obtain(ctx context.Context, name string) (peer.Held, error) {
@@ -52,9 +46,7 @@ func (l *lock) Obtain(ctx context.Context, name string) (peer.Held, error) {
 }
 
 func (l *lock) Release(_ context.Context, held peer.Held) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.held, *held.(*string))
+	l.held.Delete(held)
 	return nil
 }
 
@@ -78,38 +70,30 @@ func bounded(t *testing.T) context.Context {
 func cellOf(l *lock, operation peer.Operation, operations int) *cell {
 	s := &subject{Peer: &peer.Peer{Name: "fake"}, server: &peer.Server{}, lockers: [2]peer.Locker{l, l}}
 	s.rename()
-	return &cell{subject: s, operation: operation, inFlight: 2, times: make([]time.Duration, operations)}
+	return &cell{subject: s, operation: operation, inFlight: 2, operations: operations}
 }
 
-func TestATurnTimesItsOperationsAndFreesItsNames(t *testing.T) {
-	for _, operation := range []peer.Operation{peer.Pair, peer.Renewal, peer.HandOver} {
-		t.Run(string(operation), func(t *testing.T) {
-			l := newLock(false)
-			c := cellOf(l, operation, 6)
-			got, _, err := c.turn(bounded(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got.time <= 0 || got.p50 <= 0 || got.p99 < got.p50 {
-				t.Errorf("the turn is %+v", got)
-			}
-			if len(l.held) > 0 {
-				t.Errorf("after the turn these names are held: %v", l.held)
-			}
+func TestATurnTimesItsOperationsFreesItsNamesAndEndsWithAWrongAnswer(t *testing.T) {
+	for _, test := range []struct {
+		operation peer.Operation
+		broken    bool
+		want      string // in the error
+	}{
+		{peer.Pair, false, ""},
+		{peer.Renewal, false, ""},
+		{peer.HandOver, false, ""},
+		{peer.HandOver, true, "two clients have the same name"},
+		{peer.Write, false, peer.ErrStale.Error()},
+	} {
+		l := &lock{broken: test.broken}
+		one, all, err := cellOf(l, test.operation, 6).turn(bounded(t))
+		if err == nil && (test.want != "" || one <= 0 || all <= 0) || err != nil && (test.want == "" || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s, broken %t: %v, %v, %v; want the error %q", test.operation, test.broken, one, all, err, test.want)
+		}
+		l.held.Range(func(name, _ any) bool {
+			t.Errorf("%s: after the turn %v is held", test.operation, name)
+			return true
 		})
-	}
-}
-
-func TestAHandOverFindsTwoHoldersOfOneName(t *testing.T) {
-	_, _, err := cellOf(newLock(true), peer.HandOver, 1).turn(bounded(t))
-	if err == nil || !strings.Contains(err.Error(), "two clients") {
-		t.Errorf("two clients have the same name, and the turn ends with %v", err)
-	}
-}
-
-func TestARefusedWriteFailsTheTurn(t *testing.T) {
-	if _, _, err := cellOf(newLock(false), peer.Write, 4).turn(bounded(t)); !errors.Is(err, peer.ErrStale) {
-		t.Errorf("a write is refused, and the turn ends with %v", err)
 	}
 }
 
@@ -128,7 +112,7 @@ func TestOnlyATurnThatTakesTooLongIsForgiven(t *testing.T) {
 		{peer.Reference, t.Context(), late, false},
 		{"fake", ended, late, false},
 	} {
-		c := cellOf(newLock(false), peer.Pair, 1)
+		c := cellOf(&lock{}, peer.Pair, 1)
 		c.Name = test.name
 		name := c.names[0]
 		if err := c.forgive(test.ctx, test.err); (err == nil) != test.forgiven || (c.late == 1) != test.forgiven || (c.names[0] != name) != test.forgiven {
@@ -139,31 +123,20 @@ func TestOnlyATurnThatTakesTooLongIsForgiven(t *testing.T) {
 
 func TestWorkersStopAtTheFirstError(t *testing.T) {
 	failure := errors.New("a wrong answer")
-	var mu sync.Mutex
-	calls := 0
-	err := workers(bounded(t), 4, make([]time.Duration, 1000), func(context.Context, int) (time.Duration, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if calls++; calls >= 10 {
-			return 0, failure
+	var calls atomic.Int64
+	err := Parallel(bounded(t), 1000, 4, func(context.Context, int, int) error {
+		if calls.Add(1) >= 10 {
+			return failure
 		}
-		return 1, nil
+		return nil
 	})
-	if !errors.Is(err, failure) || calls > 13 {
-		t.Errorf("%d calls, and the error %v", calls, err)
-	}
-}
-
-func TestMedian(t *testing.T) {
-	for want, values := range map[float64][]float64{3: {9, 3, 1}, 2.5: {4, 1, 2, 3}, 7: {7}} {
-		if got := median(values); got != want {
-			t.Errorf("median of %v: %v, want %v", values, got, want)
-		}
+	if !errors.Is(err, failure) || calls.Load() > 13 {
+		t.Errorf("%d calls, and the error %v", calls.Load(), err)
 	}
 }
 
 // The raw echo stands for all: it needs no program that is not in this executable.
-func TestARunHasARowForEachPeerOperationAndNumberInFlight(t *testing.T) {
+func TestARunHasATableForEachOperation(t *testing.T) {
 	host, err := peer.NewHost()
 	if err != nil {
 		t.Fatal(err)
@@ -174,26 +147,28 @@ func TestARunHasARowForEachPeerOperationAndNumberInFlight(t *testing.T) {
 		}
 	}()
 	all := peer.All()
-	raw := all[len(all)-1]
 	result, err := Run(bounded(t), host, Options{
-		Peers: []*peer.Peer{raw}, InFlight: []int{1, 4}, Rounds: 2,
+		Peers: all[len(all)-1:], InFlight: []int{1, 4}, Rounds: 2,
 		Turn: time.Millisecond, HandOverTurn: time.Millisecond, Progress: io.Discard,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	figures, lacks := 0, 0
-	for _, row := range result.Rows {
-		switch {
-		case row.Lacks != "":
-			lacks++
-		case row.Time > 0 && row.Ratio == 1:
-			figures++
-		default:
-			t.Errorf("the row is %+v", row)
+	for _, g := range result.groups {
+		c := g.cells[0]
+		c.turns = []turn{{time: 900}, {time: 45_900, ratio: 1}, {time: 1e6, ratio: 20.217}}
+		if g.operation == peer.HandOver {
+			c.turns = nil
 		}
 	}
-	if figures != 6 || lacks != 2 {
-		t.Errorf("%d rows with figures and %d without, want 6 and 2", figures, lacks)
+	result.groups[0].cells[0].late = 1
+	for _, want := range []string{
+		"### Obtain and release\n\n| µs (ratio to tenure), in flight | 1 | 4 |\n|---|--:|--:|\n| raw echo | 45.9 (1.00) | 45.9 (1.00) |\n\n" +
+			"- raw echo: with 1 in flight 1 turns did not end within 30s.\n\n",
+		"| raw echo | n/a | n/a |\n\n- n/a for raw echo: messages alone have no locks.\n\n### The peers\n",
+	} {
+		if !strings.Contains(result.String(), want) {
+			t.Errorf("the tables lack\n%s\nin\n%s", want, result)
+		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/logbuffer"
 )
 
 const (
@@ -21,8 +23,6 @@ const (
 	startPatience = 30 * time.Second
 	// stopPatience is how long a server may take to end by itself.
 	stopPatience = 5 * time.Second
-	// attempts is how many ports are tried: what was free a moment ago may be taken.
-	attempts = 5
 	// loopback is a free port of this machine.
 	loopback = "127.0.0.1:0"
 )
@@ -82,17 +82,17 @@ func (h *Host) command(name string) string {
 // folder makes a directory for the data of a server.
 func (h *Host) folder(name string) (string, error) { return os.MkdirTemp(h.dir, name+"-") }
 
-// Server is a running server of a peer, in one process or several.
+// Server is a running server of a peer.
 type Server struct {
 	// Address is where clients connect: a host and port, or a URL.
 	Address string
-	// Processes are the ids of its processes.
-	Processes []int
+	// Process is the id of its process.
+	Process int
 
 	ca     string             // file with the authority of its certificate, if it uses TLS
 	kill   context.CancelFunc // asks it to end, and kills it after stopPatience
 	input  io.Closer
-	output tail
+	output logbuffer.Buffer
 	ended  chan struct{}
 }
 
@@ -125,7 +125,7 @@ func (h *Host) start(ctx context.Context, ready func(line string) (address strin
 		kill()
 		return nil, fmt.Errorf("start %s: %w", filepath.Base(name), err)
 	}
-	s.input, s.Processes = input, []int{command.Process.Pid}
+	s.input, s.Process = input, command.Process.Pid
 	h.servers = append(h.servers, s)
 	found := make(chan string, 1)
 	go s.read(reader, ready, found) // ends with the output
@@ -143,10 +143,10 @@ func (h *Host) start(ctx context.Context, ready func(line string) (address strin
 		err = context.Cause(ctx)
 	}
 	s.Stop()
-	return nil, fmt.Errorf("start %s: %w; its output:\n%s", filepath.Base(name), err, &s.output)
+	return nil, fmt.Errorf("start %s: %w; its output:\n%s", filepath.Base(name), err, strings.TrimSpace(s.output.String()))
 }
 
-// read keeps the end of the output, and finds the address in it.
+// read keeps the output, and finds the address in it.
 func (s *Server) read(output io.Reader, ready func(string) (string, bool), found chan<- string) {
 	lines := bufio.NewScanner(io.TeeReader(output, &s.output))
 	for lines.Scan() {
@@ -156,28 +156,6 @@ func (s *Server) read(output io.Reader, ready func(string) (string, bool), found
 		}
 	}
 	_, _ = io.Copy(&s.output, output)
-}
-
-// tail keeps the end of what is written to it.
-type tail struct {
-	mu   sync.Mutex // guards last
-	last []byte
-}
-
-const maxTail = 4096
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.last = append(t.last, p...)
-	t.last = t.last[max(0, len(t.last)-maxTail):]
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.TrimSpace(string(t.last))
 }
 
 // listening finds the address in a line such as "listening on mqtt://127.0.0.1:1883 …".

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"slices"
 	"time"
 )
 
@@ -79,7 +78,7 @@ const Reference = "tenure"
 
 // All returns the peers, in the order of the tables.
 func All() []*Peer {
-	return slices.Concat(ours(), []*Peer{redislockPeer(), rueidislockPeer(), natsPeer(), etcdPeer()}, echoes())
+	return append(ours(), redislockPeer(), rueidislockPeer(), natsPeer(), etcdPeer(), rawPeer())
 }
 
 // Installed returns an error if a program is missing that the peer needs.

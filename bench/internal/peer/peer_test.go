@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
-
-	"github.com/shirou/gopsutil/v4/process"
 
 	"github.com/tenurelock/tenure/bench/internal/peer"
 	"github.com/tenurelock/tenure/internal/await"
@@ -78,9 +77,8 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// forEachLock runs a test for each peer that has locks, with two clients of it.
-func forEachLock(t *testing.T, test func(ctx context.Context, t *testing.T, p *peer.Peer, name string, a, b peer.Locker)) {
-	t.Helper()
+// Each peer that has locks, with two clients of it.
+func TestOneClientAtATimeHoldsANameAndALateWriteIsRefused(t *testing.T) {
 	for _, p := range peer.All() {
 		if isEcho(p) {
 			continue
@@ -95,151 +93,76 @@ func forEachLock(t *testing.T, test func(ctx context.Context, t *testing.T, p *p
 				}
 				t.Cleanup(clients[i].Close)
 			}
-			test(ctx, t, p, fmt.Sprintf("press-%d/active", time.Now().UnixNano()), clients[0], clients[1])
+			a, b, name := clients[0], clients[1], fmt.Sprintf("press-%d/active", time.Now().UnixNano())
+			must := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			mustNotObtain := func(l peer.Locker) {
+				t.Helper()
+				if _, err := l.TryObtain(ctx, name); !errors.Is(err, peer.ErrHeld) {
+					t.Fatalf("a second client obtains the name with the result %v, want ErrHeld", err)
+				}
+			}
+			held, err := a.TryObtain(ctx, name)
+			must(err)
+			mustNotObtain(b)
+			other, err := b.TryObtain(ctx, name+"-2")
+			must(err)
+			must(b.Release(ctx, other))
+
+			write, err := a.Writer(ctx, held, name+"-setpoint")
+			if lacks := p.Lacks[peer.Write] != ""; lacks != errors.Is(err, errors.ErrUnsupported) || !lacks && err != nil {
+				t.Fatalf("the peer prepares a guarded write with the result %v", err)
+			}
+			if write != nil {
+				must(write(ctx, []byte("of the first")))
+				must(write(ctx, []byte("of the first")))
+			}
+			renew, err := a.Renewal(ctx, held)
+			if lacks := p.Lacks[peer.Renewal] != ""; lacks != errors.Is(err, errors.ErrUnsupported) || !lacks && err != nil {
+				t.Fatalf("the peer prepares a renewal with the result %v", err)
+			}
+			if renew != nil {
+				must(renew(ctx))
+				must(renew(ctx))
+				mustNotObtain(b)
+			}
+
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			if err := await.Result(func() error { _, err := b.Obtain(short, name); return err }); err == nil {
+				t.Fatal("the waiter has the name although it is held")
+			}
+			var next peer.Held
+			obtained := make(chan error, 1)
+			go func() {
+				var err error
+				next, err = b.Obtain(ctx, name)
+				obtained <- err
+			}()
+			select {
+			case err := <-obtained:
+				t.Fatalf("the waiter returned before the release: %v", err)
+			case <-time.After(100 * time.Millisecond):
+			}
+			must(a.Release(ctx, held))
+			must(await.Receive(obtained))
+			mustNotObtain(a)
+			if write != nil {
+				newer, err := b.Writer(ctx, next, name+"-setpoint")
+				must(err)
+				must(newer(ctx, []byte("of the second")))
+				if err := write(ctx, []byte("late")); err == nil {
+					t.Error("a write of the first holder was accepted after one of the second")
+				}
+				must(newer(ctx, []byte("of the second")))
+			}
+			must(b.Release(ctx, next))
 		})
 	}
-}
-
-func obtain(ctx context.Context, t *testing.T, l peer.Locker, name string) peer.Held {
-	t.Helper()
-	held, err := l.TryObtain(ctx, name)
-	if err != nil {
-		t.Fatalf("obtain a free name: %v", err)
-	}
-	return held
-}
-
-func release(ctx context.Context, t *testing.T, l peer.Locker, held peer.Held) {
-	t.Helper()
-	if err := l.Release(ctx, held); err != nil {
-		t.Fatalf("release: %v", err)
-	}
-}
-
-func TestOneClientAtATimeHoldsAName(t *testing.T) {
-	forEachLock(t, func(ctx context.Context, t *testing.T, _ *peer.Peer, name string, a, b peer.Locker) {
-		held := obtain(ctx, t, a, name)
-		if _, err := b.TryObtain(ctx, name); !errors.Is(err, peer.ErrHeld) {
-			t.Errorf("a second client obtains the name with the result %v, want ErrHeld", err)
-		}
-		other := obtain(ctx, t, b, name+"-2")
-		release(ctx, t, a, held)
-		held = obtain(ctx, t, b, name)
-		if _, err := a.TryObtain(ctx, name); !errors.Is(err, peer.ErrHeld) {
-			t.Errorf("the first client obtains the name of the second with the result %v, want ErrHeld", err)
-		}
-		release(ctx, t, b, held)
-		release(ctx, t, b, other)
-	})
-}
-
-func TestAWaiterObtainsANameAfterItsReleaseAndNotBefore(t *testing.T) {
-	forEachLock(t, func(ctx context.Context, t *testing.T, _ *peer.Peer, name string, a, b peer.Locker) {
-		held := obtain(ctx, t, a, name)
-		type result struct {
-			held peer.Held
-			err  error
-		}
-		obtained := make(chan result, 1)
-		go func() {
-			held, err := b.Obtain(ctx, name)
-			obtained <- result{held, err}
-		}()
-		select {
-		case got := <-obtained:
-			t.Fatalf("the waiter returned before the release: %v", got.err)
-		case <-time.After(100 * time.Millisecond):
-		}
-		release(ctx, t, a, held)
-		got := await.Receive(obtained)
-		if got.err != nil {
-			t.Fatalf("the waiter: %v", got.err)
-		}
-		if _, err := a.TryObtain(ctx, name); !errors.Is(err, peer.ErrHeld) {
-			t.Errorf("the first client obtains the name again with the result %v, want ErrHeld", err)
-		}
-		release(ctx, t, b, got.held)
-	})
-}
-
-func TestAWaitEndsWithItsContext(t *testing.T) {
-	forEachLock(t, func(ctx context.Context, t *testing.T, _ *peer.Peer, name string, a, b peer.Locker) {
-		held := obtain(ctx, t, a, name)
-		waiting, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-		defer cancel()
-		err := await.Result(func() error { _, err := b.Obtain(waiting, name); return err })
-		if err == nil {
-			t.Error("the waiter has the name although it is held")
-		}
-		release(ctx, t, a, held)
-		release(ctx, t, a, obtain(ctx, t, a, name))
-	})
-}
-
-func TestARenewalSucceedsWhileTheNameIsHeld(t *testing.T) {
-	forEachLock(t, func(ctx context.Context, t *testing.T, p *peer.Peer, name string, a, b peer.Locker) {
-		held := obtain(ctx, t, a, name)
-		renew, err := a.Renewal(ctx, held)
-		if _, lacks := p.Lacks[peer.Renewal]; lacks {
-			if !errors.Is(err, errors.ErrUnsupported) {
-				t.Errorf("the peer lacks renewals, and prepares one with the result %v", err)
-			}
-			release(ctx, t, a, held)
-			return
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 3 {
-			if err := renew(ctx); err != nil {
-				t.Fatalf("renew: %v", err)
-			}
-		}
-		if _, err := b.TryObtain(ctx, name); !errors.Is(err, peer.ErrHeld) {
-			t.Errorf("a second client obtains the name with the result %v, want ErrHeld", err)
-		}
-		release(ctx, t, a, held)
-		release(ctx, t, b, obtain(ctx, t, b, name))
-	})
-}
-
-func TestAWriteIsRefusedAfterALaterHolderHasWritten(t *testing.T) {
-	forEachLock(t, func(ctx context.Context, t *testing.T, p *peer.Peer, name string, a, b peer.Locker) {
-		key := name + "-setpoint"
-		old := obtain(ctx, t, a, name)
-		late, err := a.Writer(ctx, old, key)
-		if _, lacks := p.Lacks[peer.Write]; lacks {
-			if !errors.Is(err, errors.ErrUnsupported) {
-				t.Errorf("the peer lacks guarded writes, and prepares one with the result %v", err)
-			}
-			release(ctx, t, a, old)
-			return
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			if err := late(ctx, []byte("of the first")); err != nil {
-				t.Fatalf("the write of the holder: %v", err)
-			}
-		}
-		release(ctx, t, a, old)
-		held := obtain(ctx, t, b, name)
-		write, err := b.Writer(ctx, held, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := write(ctx, []byte("of the second")); err != nil {
-			t.Fatalf("the write of the next holder: %v", err)
-		}
-		if err := late(ctx, []byte("late")); err == nil {
-			t.Error("a write of the first holder was accepted after one of the second")
-		}
-		if err := write(ctx, []byte("of the second")); err != nil {
-			t.Errorf("the next holder writes again: %v", err)
-		}
-		release(ctx, t, b, held)
-	})
 }
 
 func TestAnEchoAnswersManyRequestsAtOnce(t *testing.T) {
@@ -284,15 +207,15 @@ func TestServersEndWithTheirHost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			processes = append(processes, s.Processes...)
+			processes = append(processes, s.Process)
 		}
 	}
 	if err := host.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range processes {
-		if exists, err := process.PidExists(int32(id)); exists || err != nil {
-			t.Errorf("process %d exists: %t, %v", id, exists, err)
+		if p, err := os.FindProcess(id); err == nil && p.Signal(syscall.Signal(0)) == nil {
+			t.Errorf("process %d exists", id)
 		}
 	}
 }

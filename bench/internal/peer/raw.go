@@ -2,9 +2,22 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 )
+
+// rawPeer returns the peer without locks: what an exchange costs.
+func rawPeer() *Peer {
+	return &Peer{
+		Name: "raw echo",
+		About: "160 bytes and the same back, without MQTT, over a connection for each that is in flight. A pair is two " +
+			"exchanges, a renewal and a guarded write are one. Nothing over TCP can be faster with one in flight.",
+		Lacks: map[Operation]string{HandOver: "messages alone have no locks"},
+		Serve: func(ctx context.Context, h *Host) (*Server, error) { return h.child(ctx, "raw") },
+		Lock:  dialRaw,
+	}
+}
 
 // rawSize is how many bytes a request and its answer have.
 const rawSize = 160
@@ -46,10 +59,10 @@ type rawClient struct {
 }
 
 func dialRaw(_ context.Context, server *Server, _ string) (Locker, error) {
-	c := &rawClient{address: server.Address, idle: make(chan net.Conn, 1000)}
-	return echoLocker{c.exchange, c.close}, nil
+	return &rawClient{address: server.Address, idle: make(chan net.Conn, 1000)}, nil
 }
 
+// exchange is each request.
 func (c *rawClient) exchange(ctx context.Context) (err error) {
 	var conn net.Conn
 	select {
@@ -73,7 +86,21 @@ func (c *rawClient) exchange(ctx context.Context) (err error) {
 	return nil
 }
 
-func (c *rawClient) close() {
+func (c *rawClient) TryObtain(ctx context.Context, _ string) (Held, error) {
+	return nil, c.exchange(ctx)
+}
+func (c *rawClient) Obtain(context.Context, string) (Held, error) { return nil, errors.ErrUnsupported }
+func (c *rawClient) Release(ctx context.Context, _ Held) error    { return c.exchange(ctx) }
+
+func (c *rawClient) Renewal(context.Context, Held) (func(context.Context) error, error) {
+	return c.exchange, nil
+}
+
+func (c *rawClient) Writer(context.Context, Held, string) (func(context.Context, []byte) error, error) {
+	return func(ctx context.Context, _ []byte) error { return c.exchange(ctx) }, nil
+}
+
+func (c *rawClient) Close() {
 	for {
 		select {
 		case conn := <-c.idle:

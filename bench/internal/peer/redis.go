@@ -17,7 +17,7 @@ const redisServer = "redis-server"
 
 // serveRedis runs a Redis without persistence, as ours is in memory:
 // https://redis.io/docs/latest/operate/oss_and_stack/management/persistence/
-func serveRedis(ctx context.Context, h *Host) (server *Server, err error) {
+func serveRedis(ctx context.Context, h *Host) (*Server, error) {
 	path, err := exec.LookPath(redisServer)
 	if err != nil {
 		return nil, err
@@ -28,22 +28,16 @@ func serveRedis(ctx context.Context, h *Host) (server *Server, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	for range attempts {
-		port, err2 := freePort() // Redis takes port 0 for none
-		if err2 != nil {
-			return nil, err2
-		}
-		address := "127.0.0.1:" + port
-		ready := func(line string) (string, bool) {
-			return address, strings.Contains(line, "Ready to accept connections")
-		}
-		server, err = h.start(ctx, ready, nil, path,
-			"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", dir, "--daemonize", "no")
-		if err == nil || ctx.Err() != nil {
-			return server, err
-		}
+	port, err := freePort() // Redis takes port 0 for none
+	if err != nil {
+		return nil, err
 	}
-	return nil, err
+	address := "127.0.0.1:" + port
+	ready := func(line string) (string, bool) {
+		return address, strings.Contains(line, "Ready to accept connections")
+	}
+	return h.start(ctx, ready, nil, path,
+		"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", dir, "--daemonize", "no")
 }
 
 func redislockPeer() *Peer {

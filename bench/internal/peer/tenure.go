@@ -19,7 +19,7 @@ func ours() []*Peer {
 		{
 			Name:  Reference,
 			About: "`tenure serve --memory`, one connection.",
-			Serve: func(ctx context.Context, h *Host) (*Server, error) { return h.tenure(ctx, "tenure", "--memory") },
+			Serve: func(ctx context.Context, h *Host) (*Server, error) { return h.Tenure(ctx, "tenure", "--memory") },
 			Lock:  dialTenure,
 		},
 		{
@@ -36,39 +36,30 @@ func ours() []*Peer {
 				if err != nil {
 					return nil, err
 				}
-				return h.tenure(ctx, "tenure", "--data", dir)
+				return h.Tenure(ctx, "tenure", "--data", dir)
 			},
 			Lock: dialTenure,
 		},
 		{
 			Name:  "tenure, on etcd",
-			About: "`tenure-cluster serve --etcd` with the data on one member of etcd, as the peer etcd has it. The server's time is of both processes.",
+			About: "`tenure-cluster serve --etcd` with the data on one member of etcd, as the peer etcd has it.",
 			Serve: func(ctx context.Context, h *Host) (*Server, error) {
 				etcd, err := h.child(ctx, "etcd")
 				if err != nil {
 					return nil, err
 				}
-				server, err := h.tenure(ctx, "tenure-cluster", "--etcd", etcd.Address)
-				if err != nil {
-					return nil, err
-				}
-				server.Processes = append(server.Processes, etcd.Processes...)
-				return server, nil
+				return h.Tenure(ctx, "tenure-cluster", "--etcd", etcd.Address)
 			},
 			Lock: dialTenure,
 		},
 	}
 }
 
-func (h *Host) tenure(ctx context.Context, command string, arguments ...string) (*Server, error) {
+// Tenure runs the serve of a command of ours, and returns when it accepts clients.
+func (h *Host) Tenure(ctx context.Context, command string, arguments ...string) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	return h.start(ctx, listening, nil, h.command(command), append([]string{"serve", "--addr", loopback}, arguments...)...)
-}
-
-// Tenure runs `tenure serve` with more arguments, and returns when it accepts clients.
-func (h *Host) Tenure(ctx context.Context, arguments ...string) (*Server, error) {
-	return h.tenure(ctx, "tenure", arguments...)
 }
 
 func serveTenureTLS(ctx context.Context, h *Host) (*Server, error) {
@@ -80,7 +71,7 @@ func serveTenureTLS(ctx context.Context, h *Host) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	server, err := h.tenure(ctx, "tenure", "--memory", "--tls-cert", certificate.CertFile, "--tls-key", certificate.KeyFile)
+	server, err := h.Tenure(ctx, "tenure", "--memory", "--tls-cert", certificate.CertFile, "--tls-key", certificate.KeyFile)
 	if err != nil {
 		return nil, err
 	}

@@ -50,10 +50,11 @@ func (h *holdFlags) register(flags *pflag.FlagSet) {
 	h.connection.register(flags)
 	flags.DurationVar(&h.ttl, "ttl", 10*time.Second, "how long others wait after a crash: since the last renewal")
 	flags.StringVar(&h.holder, "holder", "", "name of the holder that others see; default: the client id")
-	flags.BoolVar(&h.instant, "instant", false, "release the lease, and kill the child, once the connection is lost")
 }
 
-func (h *holdFlags) registerGrace(flags *pflag.FlagSet) {
+// registerChild adds the flags for a child, which its guard can kill in the moment in which the lease is lost.
+func (h *holdFlags) registerChild(flags *pflag.FlagSet) {
+	flags.BoolVar(&h.instant, "instant", false, "release the lease, and kill the child, once the connection is lost")
 	flags.DurationVar(&h.grace, "grace", 0, "how long the child has from SIGTERM to SIGKILL; default: a tenth of --ttl")
 }
 

@@ -54,7 +54,7 @@ job a second time: until then the lease is renewed, and a signal lets it run out
 	}
 	flags := cmd.Flags()
 	l.register(flags)
-	l.registerGrace(flags)
+	l.registerChild(flags)
 	flags.DurationVar(&l.wait, "wait", 0, "how long to wait for the lease; 0 tries once; default: for ever")
 	flags.DurationVar(&l.atLeast, "at-least", 0, "how long to hold the lease at least, if the child ends earlier")
 	flags.Uint8VarP(&l.conflictCode, "conflict-exit-code", "E", 0,

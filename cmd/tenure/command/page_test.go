@@ -178,11 +178,23 @@ func TestTopShowsTheLeasesOnceOrUntilTheUserEndsIt(t *testing.T) {
 	_, store, page := beginWithPage(t, "serve", "--memory", "--addr", "127.0.0.1:0")
 	acquireAs(t, dialTest(t, store, "gateway-a"), "press-7/active")
 	acquireAs(t, dialTest(t, store, "gateway-b"), "press-8/active\x1b[2J")
+	waits := dialTest(t, store, "gateway-d")
+	watch, err := waits.WatchWaiting("press-7/active")
+	if err != nil {
+		t.Fatal(err)
+	}
+	await.Receive(watch.Changes())
 	var got outcome
-	await.Until(func() bool { // the page learns of a lease a moment later
-		got = invoke(t, "", "top", "--admin", page)
-		return strings.Contains(got.stdout, "press-8/active")
-	})
+	shows := func(columns string) {
+		t.Helper()
+		await.Until(func() bool { // the page learns of a lease a moment later
+			got = invoke(t, "", "top", "--admin", page)
+			return regexp.MustCompile(columns).MatchString(got.stdout)
+		})
+	}
+	shows(`press-7/active +gateway-a .* 1\n`)
+	_ = waits.Close()
+	shows(`press-7/active +gateway-a .* no standby \(gateway-d gone since 20.*\)\n`)
 	if got.code != 0 || !regexp.MustCompile(`press-7/active +gateway-a +\d+s +(1m0|5\d)`).MatchString(got.stdout) || !strings.Contains(got.stdout, "press-8/active") || strings.Contains(got.stdout, "\x1b") {
 		t.Errorf("%+v", got)
 	}
@@ -201,6 +213,7 @@ func TestTopShowsTheLeasesOnceOrUntilTheUserEndsIt(t *testing.T) {
 	defer screen.Close()
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	until(t, screen, "NAME")
+	until(t, screen, amber+"no standby")
 	acquireAs(t, dialTest(t, store, "gateway-c"), "press-9/active")
 	until(t, screen, "gateway-c")
 	if _, err := screen.WriteString("\x03"); err != nil {

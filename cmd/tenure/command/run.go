@@ -60,7 +60,7 @@ the child and stands by. When the child ends by itself, run ends with its exit c
 		},
 	}
 	r.register(cmd.Flags())
-	r.registerGrace(cmd.Flags())
+	r.registerChild(cmd.Flags())
 	cmd.Flags().StringVar(&r.after, "after", "", "line for "+supervise.Shell+" that runs when the child is gone, and at the start")
 	return cmd
 }

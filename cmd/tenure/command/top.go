@@ -22,6 +22,8 @@ const (
 	redraw = time.Second
 	// clearScreen moves a terminal's cursor to the first line, and clears what is below.
 	clearScreen = "\x1b[H\x1b[J"
+	// amber and plain are the colours of a terminal for a warning, and after it.
+	amber, plain = "\x1b[33m", "\x1b[0m"
 )
 
 func topCommand() *cobra.Command {
@@ -30,8 +32,8 @@ func topCommand() *cobra.Command {
 		Use:   "top [NAME]...",
 		Short: "Show the leases of a store, and how much time each has left",
 		Long: `Show the leases that a status page knows, or those with the names given: the holder of
-each, for how long it has had the lease, and how much time is left. A terminal shows
-them again each second until Ctrl-C, other output once.`,
+each, for how long it has had the lease, how much time is left, and how many clients
+wait for it. A terminal shows them again each second until Ctrl-C, other output once.`,
 		Example: "top --admin 127.0.0.1:8080 press-7/active press-8/active",
 	}
 	top.RunE = func(cmd *cobra.Command, names []string) error {
@@ -68,7 +70,7 @@ func noPage(err error) error {
 
 // showLeases shows the leases: on a terminal until ctx ends, and else once.
 func showLeases(ctx context.Context, w io.Writer, page *adminclient.Page, names []string) error {
-	text, err := leaseTable(ctx, page, names)
+	text, err := leaseTable(ctx, page, names, output.IsTerminal(w))
 	if err != nil || !output.IsTerminal(w) {
 		_, failed := io.WriteString(w, text)
 		return errors.Join(err, failed)
@@ -84,7 +86,7 @@ func showLeases(ctx context.Context, w io.Writer, page *adminclient.Page, names 
 			return nil // it was to go on until then
 		case <-ticks.C:
 		}
-		if next, err := leaseTable(ctx, page, names); err == nil {
+		if next, err := leaseTable(ctx, page, names, true); err == nil {
 			text, problem = next, ""
 		} else {
 			problem = oneLine(err.Error()) + "\n"
@@ -92,8 +94,8 @@ func showLeases(ctx context.Context, w io.Writer, page *adminclient.Page, names 
 	}
 }
 
-// leaseTable returns what the page shows as a table.
-func leaseTable(ctx context.Context, page *adminclient.Page, names []string) (string, error) {
+// leaseTable returns what the page shows as a table, in colours for a terminal.
+func leaseTable(ctx context.Context, page *adminclient.Page, names []string, colours bool) (string, error) {
 	asking, cancel := context.WithTimeout(ctx, defaultTimeout)
 	defer cancel()
 	state, err := page.State(asking)
@@ -104,10 +106,19 @@ func leaseTable(ctx context.Context, page *adminclient.Page, names []string) (st
 	fmt.Fprintf(&text, "%s  %s\n", state.At.Local().Format(time.TimeOnly),
 		output.Clean(fmt.Sprint(state.Info.Mode, " ", state.Info.Role, " ", state.Info.Data, " ", state.Info.Address)))
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tHOLDER\tSINCE\tLEFT")
+	fmt.Fprintln(table, "NAME\tHOLDER\tSINCE\tLEFT\tSTANDBY")
 	for _, lease := range state.Leases {
 		if len(names) == 0 || slices.Contains(names, lease.Name) {
-			fmt.Fprintln(table, leaseRow(lease, state.At))
+			row := leaseRow(lease, state.At)
+			switch {
+			case lease.Gone == "":
+				row += fmt.Sprintf("\t%d", len(lease.Waiting)+lease.WaitingHidden)
+			case colours:
+				row += "\t" + amber + noStandby(lease) + plain // the last column: its width does not matter
+			default:
+				row += "\t" + noStandby(lease)
+			}
+			fmt.Fprintln(table, row)
 		}
 	}
 	_ = table.Flush() // to memory
@@ -117,7 +128,13 @@ func leaseTable(ctx context.Context, page *adminclient.Page, names []string) (st
 	return text.String(), nil
 }
 
-// leaseRow returns the fields of a lease.
+// noStandby says that no client waits for a lease for which one has waited.
+func noStandby(lease statestore.Lease) string {
+	since := lease.GoneSince.Local().Format(time.DateTime)
+	return fmt.Sprintf("no standby (%s gone since %s)", output.Clean(lease.Gone), since)
+}
+
+// leaseRow returns the fields of a lease, but its standby.
 func leaseRow(lease statestore.Lease, at time.Time) string {
 	millis := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 	holder, since := output.Clean(lease.Holder), at.Sub(lease.Since)

@@ -144,14 +144,14 @@ func (c *Client) Answered(command *statestore.Command, reply *statestore.Reply, 
 			Verb: command.Verb.String(), Refusal: string(protocol.FencingTokenLower),
 		}
 	}
-	// A client can send any clock, so one that the store refused or that is far off does not count as an
-	// offset: it would be the largest of all.
+	// A client can send any clock, so one that is far off does not count as an offset: it would be the largest of
+	// all. One that the store refused because it is ahead counts, like one that is as far behind.
 	// One that is ahead, but not of the restored versions, says nothing: the client may have it from the store.
 	clock, has := command.Timestamp()
 	if has && (clock.Wall <= at.UnixMilli() || clock.Wall > c.clients.restoredUntil) {
 		offset := time.UnixMilli(clock.Wall).Sub(at)
 		c.clockAt = at
-		c.implausible = offset.Abs() > maxClockOffset || reply.Err == protocol.TimestampTooFarAhead
+		c.implausible = offset.Abs() > maxClockOffset
 		if !c.implausible {
 			c.offset, c.offsetAt = offset, at
 		}

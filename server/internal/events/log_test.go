@@ -1,14 +1,21 @@
 package events
 
 import (
+	"context"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/loglimit"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -53,6 +60,85 @@ func TestAFloodOfTakeOversIsABoundedNumberOfLines(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Each change of a holder is a line, a quick hand-over one, and no renewal is any. A flood of one user hides no other.
+func TestTheLogTellsEachChangeOfAHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		buffer := new(logbuffer.Buffer)
+		log := NewLog(buffer.Logger())
+		store, err := engine.Open(t.Context(), statestore.Options{Node: "s"}, nil, func(statestore.Notification) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var tasks sync.WaitGroup
+		tasks.Go(func() { log.Follow(ctx, store) })
+		tasks.Go(func() { _ = store.Run(ctx) })
+		do := func(client string, words ...string) {
+			c := command(time.Now(), words...)
+			c.Client, c.User = client, client
+			store.Submit(*c, nil)
+		}
+		read := 0
+		told := func(want ...string) {
+			t.Helper()
+			time.Sleep(followEvery)
+			synctest.Wait()
+			var got []string
+			for line := range strings.Lines(buffer.String()[read:]) {
+				if strings.Contains(line, "lease=k") {
+					line = regexp.MustCompile(`\d+:\d:s`).ReplaceAllString(line, "T")
+					_, fields, _ := strings.Cut(strings.TrimSpace(line), `level=INFO msg="the holder of a lease has changed" lease=k `)
+					got = append(got, fields)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%q; want %q", got, want)
+			}
+			read = len(buffer.String())
+		}
+		do("a", "SET", "k", "a:1", "NX", "PX", "10000")
+		told("cause=acquired to=a token=T")
+		do("a", "SET", "k", "a:1", "NEX", "PX", "10000")
+		told()
+		do("a", "VDEL", "k", "a:1")
+		do("b", "SET", "k", "b:1", "NX", "PX", "10000")
+		told("cause=released from=a to=b token=T without_holder=0s")
+		time.Sleep(10 * time.Second)
+		told("cause=expired from=b")
+		for i := range 1000 {
+			do("mallory", "SET", fmt.Sprint("x", i%200), "v", "NX", "PX", "1")
+			time.Sleep(10 * time.Millisecond)
+		}
+		do("c", "SET", "k", "c:1", "NX", "PX", "10000")
+		time.Sleep(followEvery)
+		if lines := strings.Count(buffer.String()[read:], "\n"); lines > 3*loglimit.Burst {
+			t.Errorf("%d lines of a flood", lines)
+		}
+		told("cause=expired from=b to=c token=T without_holder=22s")
+		stop()
+		await.Done(tasks.Wait)
+		log.Close()
+	})
+}
+
+// Refusals by the rules of any store are told, at the rate of docs/security.md.
+func TestRefusalsByRulesAreABoundedNumberOfLines(t *testing.T) {
+	buffer := new(logbuffer.Buffer)
+	log := NewLog(buffer.Logger())
+	for _, refusal := range []error{protocol.NotAuthorized, protocol.LockRule, protocol.FencingTokenNeverIssued} {
+		for range 50 {
+			log.Answered(command(time.Now(), "DEL", "k"), &statestore.Reply{Err: refusal}, "")
+		}
+		if refusal == protocol.NotAuthorized && !strings.Contains(buffer.String(), `msg="refused a request" client=c user="" remote="" verb=DEL key=k reason="not authorized"`) {
+			t.Error(buffer)
+		}
+	}
+	log.Close()
+	if lines := strings.Count(buffer.String(), "\n"); lines < loglimit.Burst || lines > loglimit.Burst+3 {
+		t.Errorf("150 refusals are %d lines", lines)
+	}
 }
 
 func TestAForcedReleaseHasItsLineBesideAFloodOfAnotherUser(t *testing.T) {

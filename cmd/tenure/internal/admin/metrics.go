@@ -138,8 +138,7 @@ func (s *scrape) leaseTotals() {
 		}
 	}
 	gauge(s, "tenure_leases_no_holder_max_seconds",
-		"The longest time that any lease has had no holder until now, whether or not clients wait for it; "+
-			"0 if each has one.", float64(longest)/1000)
+		"The longest time that any lease has had no holder until now; 0 if each has one.", float64(longest)/1000)
 	counter(s, "tenure_acquisitions_total", "Leases that were acquired.", s.Totals.Acquired)
 	counter(s, "tenure_renewals_total", "Renewals of leases.", s.Totals.Renewed)
 	for _, cause := range statestore.Causes[1:] { // each from the start, so that an increase from 0 to 1 is seen
@@ -169,7 +168,7 @@ func (s *scrape) leaseMetrics() {
 		lease := &named[i]
 		gauge(s, "tenure_lease_held", "1 while the lease has a holder, otherwise 0.",
 			truth(lease.Held), "name", lease.Name)
-		gauge(s, "tenure_lease_waiting", "Clients that wait for the lease or watch it.",
+		gauge(s, "tenure_lease_waiting", "Clients that wait for the lease.",
 			len(lease.Waiting)+lease.WaitingHidden, "name", lease.Name)
 		counter(s, "tenure_lease_holder_changes_total",
 			"How often another holder than the one before has acquired the lease.", lease.Changes, "name", lease.Name)
@@ -177,8 +176,18 @@ func (s *scrape) leaseMetrics() {
 		if !lease.Held {
 			without = float64(lease.NoHolderMillis) / 1000
 		}
-		gauge(s, "tenure_lease_no_holder_seconds", "How long the lease has had no holder; 0 while it has one.",
+		gauge(s, "tenure_lease_no_holder_seconds", "Time since the release or the last renewal of a lease without holder, otherwise 0.",
 			without, "name", lease.Name)
+		gauge(s, "tenure_lease_down",
+			"1 while the lease has no holder although clients wait for it, or it was not released.",
+			truth(lease.Down), "name", lease.Name)
+		alone := 0.0
+		if lease.Gone != "" {
+			alone = max(0, s.At.Sub(lease.GoneSince).Seconds())
+		}
+		gauge(s, "tenure_lease_no_standby_seconds",
+			"Time since the last client that stood by for the holder was gone; 0 while one waits, or if none did.",
+			alone, "name", lease.Name)
 		if !lease.Held {
 			continue
 		}
@@ -220,8 +229,7 @@ func (s *scrape) requestMetrics() {
 		"Clients whose clock is more than a second off the store's, and plausible, as of the last five minutes.",
 		s.Totals.ClocksOff)
 	gauge(s, "tenure_clients_clock_implausible",
-		"Clients whose last clock was refused as too far ahead, or is more than a day off, "+
-			"as of the last five minutes.", s.Totals.ClocksImplausible)
+		"Clients whose last clock is more than a day off, as of the last five minutes.", s.Totals.ClocksImplausible)
 	var largest int64
 	for i := range s.Clients {
 		if offset := s.Clients[i].ClockOffsetMillis; offset != nil {

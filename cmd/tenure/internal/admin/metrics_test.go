@@ -96,12 +96,13 @@ func full(t *testing.T) string {
 	offset := int64(-2500)
 	state := activity.State{
 		Leases: []statestore.Lease{
-			{Name: "press-8", NoHolderMillis: 4500, Waiting: []statestore.Waiter{{Client: "c"}}, WaitingHidden: 2},
+			{Name: "press-8", Down: true, NoHolderMillis: 4500, Waiting: []statestore.Waiter{{Client: "c"}}, WaitingHidden: 2},
 			{Name: "press-7", Held: true, LeftMillis: 1500, TTLMillis: 10_000, Since: time.Unix(1e9, 0), Changes: 3},
+			{Name: "press-9", Held: true, Gone: "gateway-b", GoneSince: time.Now().Add(-time.Hour)},
 		},
 		Clients: []activity.Client{{Client: "gateway-a", ClockOffsetMillis: &offset}},
 		Totals: activity.Totals{
-			Totals:      statestore.Totals{Held: 1, Free: 1, EndsBy: map[statestore.Cause]uint64{statestore.CauseExpired: 9}},
+			Totals:      statestore.Totals{Held: 2, Free: 1, EndsBy: map[statestore.Cause]uint64{statestore.CauseExpired: 9}},
 			StaleWrites: 6, RequestsBy: []activity.RequestCount{{Verb: "SET", Outcome: "quota exceeded", Count: 8}},
 			Durations: []activity.Durations{{Verb: "GET"}, {Verb: "SET", Count: 1, Seconds: 0.003, Buckets: map[float64]uint64{0.005: 1}}},
 		},
@@ -130,6 +131,10 @@ func TestMetricsHaveWhatThePageShows(t *testing.T) {
 		`tenure_requests_dropped_total{reason="qos"} 14`, `tenure_requests_dropped_total{reason="other"} 31`, `tenure_requests_dropped_total{reason="expired"} 0`,
 		"tenure_store_keys 11", "tenure_sessions 12", "tenure_clients_connected 13", "tenure_panics_total 17", "tenure_attachments_total 18",
 		`tenure_request_duration_seconds_bucket{verb="SET",le="0.005"} 1`, `tenure_request_duration_seconds_count{verb="GET"} 0`)
+	mustHave(t, metrics, `tenure_lease_down{name="press-8"} 1`, `tenure_lease_down{name="press-7"} 0`, `tenure_lease_no_standby_seconds{name="press-7"} 0`)
+	if !strings.Contains(metrics, `tenure_lease_no_standby_seconds{name="press-9"} 360`) {
+		t.Error("no standby for an hour")
+	}
 	if strings.Contains(metrics, `tenure_lease_left_seconds{name="press-8"}`) {
 		t.Error("a lease without a holder has time left")
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -201,6 +202,46 @@ func TestTheWatchdogIsFedUntilTheProgramHasDrainedOrTheLeaseRunsOut(t *testing.T
 			stop()
 		})
 	}
+}
+
+// A lease that ends sooner than the device acts is no reason to begin, and a device that waits for a program stays open
+// whatever follows.
+func TestTheWatchdogComesBeforeTheNextLeader(t *testing.T) {
+	device := filepath.Join(t.TempDir(), "watchdog")
+	synctest.Test(t, func(t *testing.T) {
+		opened := 0
+		e, conn, stop := startWith(t, func() (*watchdog.Dog, error) {
+			opened++
+			file, err := os.Create(device)
+			return &watchdog.Dog{File: file, Timeout: ttl / 2}, err
+		})
+		closed := func() bool { text, _ := os.ReadFile(device); return bytes.HasSuffix(text, []byte("V")) }
+		await.Until(func() bool { return e.status().Phase == election.Active })
+		conn.Cut()
+		time.Sleep(ttl * 3 / 5)
+		if state, _ := e.State(); state.Leading || state.Draining {
+			t.Errorf("a program begins to act before a late reset: %+v", state)
+		}
+		time.Sleep(ttl)
+		if !closed() {
+			t.Error("the device was not stopped, though no program acts")
+		}
+		conn.Restore()
+		token := until(e, leads).Token
+		conn.Cut()
+		time.Sleep(2 * ttl)
+		conn.Restore()
+		time.Sleep(2 * ttl)
+		runtime.GC()
+		if state, _ := e.State(); state.Leading || closed() || opened != 2 {
+			t.Errorf("after a term that did not drain: %+v, closed %v, opened %d times", state, closed(), opened)
+		}
+		if !e.Drained(token) || !closed() {
+			t.Error("a late confirmation does not stop the device")
+		}
+		until(e, leads)
+		stop()
+	})
 }
 
 func TestANodeWithoutItsWatchdogDoesNotLead(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/localhttp"
@@ -50,8 +51,12 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 		if info.Mode().Type() != os.ModeSocket {
 			return nil, fmt.Errorf("%s exists and is no socket: choose another path", path)
 		}
-		if conn, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+		switch {
+		case err == nil:
 			return nil, errors.Join(fmt.Errorf("another process listens on %s: one tenure elect for each socket", path), conn.Close())
+		case !errors.Is(err, syscall.ECONNREFUSED):
+			return nil, fmt.Errorf("whether another process listens on it is not known: %w", err)
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, err
@@ -89,7 +94,7 @@ func (e *Election) Serve(ctx context.Context, socket net.Listener) error {
 	server := &http.Server{
 		Handler:           guard(mux, socket.Addr().Network() == "unix"),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ReadHeaderTimeout: patience, IdleTimeout: time.Minute, MaxHeaderBytes: maxBody,
+		ReadHeaderTimeout: patience, WriteTimeout: patience, IdleTimeout: patience, MaxHeaderBytes: maxBody,
 	}
 	bounded := &localhttp.Listener{Listener: socket, Most: maxConnections}
 	served := make(chan error, 1)

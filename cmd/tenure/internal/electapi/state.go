@@ -16,6 +16,7 @@ package electapi
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -58,6 +59,7 @@ type Election struct {
 
 	mu      sync.Mutex
 	term    *term         // the latest; nil: there was none
+	dog     *watchdog.Dog // of that term, while it is open
 	changed chan struct{} // closed when the state changes
 }
 
@@ -98,12 +100,17 @@ func (e *Election) Lead(ctx context.Context, t *election.Term) error {
 	if err != nil {
 		return err
 	}
+	var before *watchdog.Dog
+	e.change(func() { before = e.dog })
+	if before != nil {
+		return errors.New("the program of an earlier term has not drained, and the watchdog is about to reset this machine")
+	}
 	dog, err := e.Watchdog()
 	if err != nil {
 		return err
 	}
 	current := &term{Term: t, ctx: ctx, drained: make(chan struct{}), token: token.String()}
-	e.change(func() { e.term = current })
+	e.change(func() { e.term, e.dog = current, dog })
 	defer e.change(func() { current.over = true })
 	if dog == nil {
 		e.drain(current)
@@ -115,10 +122,20 @@ func (e *Election) Lead(ctx context.Context, t *election.Term) error {
 	e.drain(current)
 	end()
 	feeding.Wait()
-	if e.acts(current) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	current.over = true // together with what follows: a confirmation comes before or after both
+	if current.acts() {
 		e.Logger.Error("the lease is over and the program has not drained: the watchdog resets the machine", "after", dog.Timeout)
-		return nil // the device stays open
+		return nil // the device stays open, unless the confirmation still comes
 	}
+	return e.stopDog()
+}
+
+// stopDog stops the watchdog: no program acts. The caller holds e.mu.
+func (e *Election) stopDog() error {
+	dog := e.dog
+	e.dog = nil
 	return dog.Close()
 }
 
@@ -187,6 +204,10 @@ func (e *Election) State() (State, <-chan struct{}) {
 		s.Cause = err.Error()
 		return s, e.changed
 	}
+	if e.dog != nil && !e.term.announced && left < e.dog.Timeout.Milliseconds() {
+		s.Cause = "the lease ends before the watchdog would reset this machine"
+		return s, e.changed // no program begins to act now
+	}
 	s.Leading = e.term.ctx.Err() == nil
 	s.Draining = !s.Leading
 	if s.Draining {
@@ -210,6 +231,11 @@ func (e *Election) Drained(token string) bool {
 	case <-e.term.drained:
 	default:
 		close(e.term.drained)
+		if e.term.over && e.dog != nil {
+			if err := e.stopDog(); err != nil {
+				e.Logger.Error("the watchdog cannot be stopped, and will reset the machine", "error", err)
+			}
+		}
 	}
 	return true
 }

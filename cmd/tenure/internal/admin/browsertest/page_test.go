@@ -120,7 +120,10 @@ func (s *store) hold(since time.Duration, name, client string, ttl time.Duration
 func (s *store) free(ended statestore.HolderChange, waiting ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := statestore.Lease{Name: ended.Name, Holder: ended.From, NoHolderSince: ended.Ended, LastChange: s.change(ended), Waiting: []statestore.Waiter{}}
+	l := statestore.Lease{
+		Name: ended.Name, Holder: ended.From, NoHolderSince: ended.Ended, LastChange: s.change(ended), Waiting: []statestore.Waiter{},
+		Down: ended.Cause != statestore.CauseReleased || len(waiting) > 0,
+	}
 	for _, client := range waiting {
 		l.Waiting = append(l.Waiting, statestore.Waiter{Client: client, Watching: true})
 	}
@@ -141,6 +144,7 @@ func (s *store) plant() {
 		c.TakeOvers, c.Flapping, c.Refused, c.StaleWrites = 6, true, 1, 1 // two programs have one client id
 	})
 	s.connect(3*time.Hour, "archiver-1", "press", "10.1.4.10:50122", func(c *activity.Client) { c.ClockImplausible = true })
+	s.connect(3*time.Hour, "gateway-d", "press", "10.1.4.11:50122", offset(90_000))
 	s.change(statestore.HolderChange{
 		Name: "press-7/active", Cause: statestore.CauseReleased, From: "gateway-c", To: "gateway-b", By: "gateway-c",
 		Ended: s.ago(2 * time.Hour), Began: s.ago(2 * time.Hour), HeldMillis: time.Hour.Milliseconds(),
@@ -159,7 +163,8 @@ func (s *store) plant() {
 	}, "gateway-b")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shows.StaleWrites = append(s.shows.StaleWrites, activity.StaleWrite{ // a former holder writes
+	s.shows.Leases[1].Gone, s.shows.Leases[1].GoneSince = "gateway-d", s.ago(20*time.Minute) // the standby of press-8
+	s.shows.StaleWrites = append(s.shows.StaleWrites, activity.StaleWrite{                   // a former holder writes
 		At: s.ago(time.Minute), Key: "packing-line/2/setpoint", Client: "gateway-c", User: "press", Remote: "10.1.4.9:50122", Verb: "SET",
 		Refusal: string(protocol.FencingTokenLower),
 	})
@@ -187,7 +192,9 @@ func TestThePageShowsEachThingThatNeedsAttention(t *testing.T) {
 	for _, want := range []string{
 		"active", "mqtts://10.1.4.20:8883", "/var/lib/tenure", "553876ccbf9d66189e9f31ec97b9166d", "v1.2.3 (0123456789ab)",
 		"packing-line/2/controller has no holder for 11 min", "was not renewed in time", "its connection had ended 5 min before", // a lease that is lost
-		"Client id gateway-c flaps.", "Two programs use the same client id", "The clock of gateway-c is 2.5 s behind", "The clock of archiver-1 is not plausible", "1 stale write was refused",
+		"Client id gateway-c flaps.", "Two programs use the same client id", "The clock of gateway-c is 2.5 s behind", "The clock of archiver-1 is more than a day off",
+		"The clock of gateway-d is 1 min 30 s ahead of the store's, which refuses its requests", "press-8/active has no standby (gateway-d gone since ",
+		"1 stale write was refused",
 		"gateway-a", "of 10 min", "1 h 34 min", // a lease that is held
 		"no holder for 28 min", "last: archiver-1", // one that was released
 		"expired", "released", "held for 1 h", "packing-line/2/setpoint", "flaps",
@@ -198,6 +205,9 @@ func TestThePageShowsEachThingThatNeedsAttention(t *testing.T) {
 	}
 	if red := eval[string](b, rowOf("packing-line/2/controller")+`.querySelector(".bad").innerText`); !strings.HasPrefix(red, "no holder for 11 min") {
 		t.Errorf("in red: %q", red)
+	}
+	if amber := eval[string](b, rowOf("press-8/active")+`.querySelector(".tag.warn").innerText`); !strings.HasPrefix(amber, "no standby (gateway-d gone") {
+		t.Errorf("in amber: %q", amber)
 	}
 	if calm := eval[bool](b, "!"+rowOf("backup/nightly")+`.querySelector(".bad")`); !calm {
 		t.Error("a lease that was released, and for which no client waits, is shown as a fault")

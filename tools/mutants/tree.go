@@ -1,0 +1,265 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/build"
+	"go/parser"
+	"go/scanner"
+	"go/token"
+	"go/types"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// A tree is the source of the repository, parsed where it is needed.
+type tree struct {
+	files    *token.FileSet
+	packages map[string]*packageSource // by folder
+}
+
+// packageSource is one folder with Go files, tests apart.
+type packageSource struct {
+	files []*sourceFile
+	tests []string // names of the top-level tests
+}
+
+type sourceFile struct {
+	path   string
+	text   []byte
+	syntax *ast.File
+}
+
+func newTree() *tree {
+	return &tree{files: token.NewFileSet(), packages: make(map[string]*packageSource)}
+}
+
+// load parses the files of a folder that this platform compiles.
+func (t *tree) load(folder string) (*packageSource, error) {
+	if p := t.packages[folder]; p != nil {
+		return p, nil
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	p := new(packageSource)
+	for _, entry := range entries {
+		if entry.IsDir() || !strings.HasSuffix(entry.Name(), ".go") {
+			continue
+		}
+		if compiled, err := build.Default.MatchFile(folder, entry.Name()); err != nil || !compiled {
+			continue
+		}
+		file := &sourceFile{path: filepath.Join(folder, entry.Name())}
+		if file.text, err = os.ReadFile(file.path); err != nil {
+			return nil, err
+		}
+		if file.syntax, err = parser.ParseFile(t.files, file.path, file.text, parser.SkipObjectResolution); err != nil {
+			return nil, err
+		}
+		p.files = append(p.files, file)
+		if strings.HasSuffix(file.path, "_test.go") {
+			for _, d := range file.syntax.Decls {
+				if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
+					p.tests = append(p.tests, f.Name.Name)
+				}
+			}
+		}
+	}
+	t.packages[folder] = p
+	return p, nil
+}
+
+// hasTest reports whether a -run pattern matches a test of a package.
+func (t *tree) hasTest(folder, pattern string) (bool, error) {
+	p, err := t.load(filepath.Clean(folder))
+	if err != nil {
+		return false, err
+	}
+	first, _, _ := strings.Cut(pattern, "/")
+	expression, err := regexp.Compile(first)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(p.tests, expression.MatchString), nil
+}
+
+// A span is a range of bytes of a file, and what replaces it.
+type span struct {
+	file        *sourceFile
+	start, end  int
+	expression  bool
+	replacement string
+}
+
+// mutate returns the file that a mutant changes and its text afterwards.
+func (t *tree) mutate(m *mutant) (path string, text []byte, err error) {
+	p, err := t.load(m.folder)
+	if err != nil {
+		return "", nil, err
+	}
+	var spans []span
+	declared := p.declarations(m.declaration)
+	for _, c := range m.changes {
+		var found []span
+		for _, d := range declared {
+			found = append(found, t.find(d, c.old)...)
+		}
+		switch {
+		case len(declared) == 0:
+			return "", nil, fmt.Errorf("%s declares no %s", m.folder, m.declaration)
+		case len(found) != 1:
+			return "", nil, fmt.Errorf("occurs %d times in %s, want once:\n%s", len(found), m.declaration, c.old)
+		case len(spans) > 0 && spans[0].file != found[0].file:
+			return "", nil, errors.New("the changes are in two files")
+		}
+		found[0].replacement = strings.TrimSpace(c.new)
+		spans = append(spans, found[0])
+	}
+	slices.SortFunc(spans, func(a, b span) int { return b.start - a.start }) // so that offsets stay valid
+	file := spans[0].file
+	text = slices.Clone(file.text)
+	for i, s := range spans {
+		if i > 0 && spans[i-1].start < s.end {
+			return "", nil, errors.New("two changes overlap")
+		}
+		if e, err := parser.ParseExpr(s.replacement); err == nil && s.expression {
+			if _, ok := e.(*ast.BinaryExpr); ok {
+				s.replacement = "(" + s.replacement + ")"
+			}
+		}
+		text = slices.Replace(text, s.start, s.end, []byte(s.replacement)...)
+	}
+	if _, err := parser.ParseFile(token.NewFileSet(), file.path, text, parser.SkipObjectResolution); err != nil {
+		return "", nil, fmt.Errorf("the replacement is not Go: %w", err)
+	}
+	path, err = filepath.Abs(file.path)
+	return path, text, err
+}
+
+// A declaration is what "in" names, and the file where it is.
+type declaration struct {
+	node ast.Node
+	file *sourceFile
+}
+
+// declarations returns the declarations with a name outside of tests: Name or Type.Method.
+func (p *packageSource) declarations(name string) (found []declaration) {
+	for _, file := range p.files {
+		if strings.HasSuffix(file.path, "_test.go") {
+			continue
+		}
+		for _, d := range file.syntax.Decls {
+			if node := declared(d, name); node != nil {
+				found = append(found, declaration{node, file})
+			}
+		}
+	}
+	return found
+}
+
+// declared returns what a declaration at the top level declares with a name, or nil.
+func declared(d ast.Decl, name string) ast.Node {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		own := d.Name.Name
+		if d.Recv != nil {
+			receiver, _, _ := strings.Cut(types.ExprString(d.Recv.List[0].Type), "[")
+			own = strings.TrimPrefix(receiver, "*") + "." + own
+		}
+		if own == name {
+			return d
+		}
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			switch spec := spec.(type) {
+			case *ast.TypeSpec:
+				if spec.Name.Name == name {
+					return spec
+				}
+			case *ast.ValueSpec:
+				if slices.ContainsFunc(spec.Names, func(n *ast.Ident) bool { return n.Name == name }) {
+					return spec
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// find returns where a node of a declaration, or several statements in a row, are a text.
+func (t *tree) find(in declaration, text string) (found []span) {
+	want := tokens([]byte(text))
+	if len(want) == 0 {
+		return nil
+	}
+	base := t.files.File(in.node.Pos()).Base()
+	compare := func(from, to ast.Node, expression bool) {
+		start, end := int(from.Pos())-base, int(to.End())-base
+		s := span{file: in.file, start: start, end: end, expression: expression}
+		if end > len(in.file.text) || !bytes.HasPrefix(in.file.text[start:], []byte(want[0])) {
+			return // a quick look first
+		}
+		known := slices.ContainsFunc(found, func(other span) bool { return other.start == start && other.end == end })
+		if !known && slices.Equal(tokens(in.file.text[start:end]), want) {
+			found = append(found, s)
+		}
+	}
+	ast.Inspect(in.node, func(n ast.Node) bool {
+		if n == nil {
+			return false
+		}
+		_, expression := n.(ast.Expr)
+		compare(n, n, expression)
+		list := statements(n)
+		for i := range list {
+			for j := i + 1; j < len(list) && j-i < 12; j++ {
+				compare(list[i], list[j], false)
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// statements returns the list of statements that a node holds.
+func statements(n ast.Node) []ast.Stmt {
+	switch n := n.(type) {
+	case *ast.BlockStmt:
+		return n.List
+	case *ast.CaseClause:
+		return n.Body
+	case *ast.CommClause:
+		return n.Body
+	}
+	return nil
+}
+
+// tokens returns the tokens of a text, but comments, line ends and trailing commas.
+func tokens(text []byte) (list []string) {
+	var s scanner.Scanner
+	file := token.NewFileSet().AddFile("", -1, len(text))
+	s.Init(file, text, func(token.Position, string) {}, 0)
+	for {
+		_, kind, literal := s.Scan()
+		if kind == token.EOF {
+			return list
+		}
+		if kind == token.SEMICOLON && literal == "\n" {
+			continue
+		}
+		if closes := kind == token.RPAREN || kind == token.RBRACE || kind == token.RBRACK; closes && len(list) > 0 && list[len(list)-1] == "," {
+			list = list[:len(list)-1]
+		}
+		if literal == "" || kind.IsOperator() {
+			literal = kind.String()
+		}
+		list = append(list, literal)
+	}
+}
