@@ -179,13 +179,13 @@ func feeds(t *testing.T, device *os.File) int {
 }
 
 // The command would undo what a program needs that still works on this machine, under its guard or another supervisor.
-// And it does not run a second time where its guard is killed.
+// And it does not run a second time where its guard, which has said that it runs, is killed.
 func TestTheCommandAfterAProgramRunsOnce(t *testing.T) {
 	t.Parallel()
 	broker, ran := server(t), filepath.Join(t.TempDir(), "ran")
 	start := func(name string) *node {
 		return startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "run", "--ttl", "5m", "--grace", "10s",
-			"--after", `echo "$TENURE_TOKEN" >>`+ran+`; test -z "$TENURE_TOKEN" || exec sleep 600`, name)
+			"--after", `sleep 0.2; echo "$TENURE_TOKEN" >>`+ran+`; test -z "$TENURE_TOKEN" || exec sleep 600`, name)
 	}
 	lines := func() int {
 		text, _ := os.ReadFile(ran)

@@ -241,7 +241,7 @@ func (g *guard) cleanUp() {
 		g.report(report{After: err.Error()})
 		return
 	}
-	g.report(report{Clean: &cleanUp{g.pid, g.bounds.Kill}})
+	g.report(report{Clean: &cleanUp{g.pid, g.bounds.Kill}}) // a guard killed just before: twice is better than never
 }
 
 // feed feeds the watchdog, and returns when to do so again.
