@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -59,6 +60,9 @@ var _ statestore.Journal = (*File)(nil)
 func Open(dir string, options Options) (*File, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if whole, err := filepath.Abs(dir); err == nil { // the process may change its directory
+		dir = whole
 	}
 	claimed, err := claim(dir, true)
 	if err != nil {
