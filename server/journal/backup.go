@@ -2,7 +2,9 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -67,10 +69,26 @@ func Backup(ctx context.Context, dir, file string, progress Progress) (report Re
 		report, err = Check(ctx, copied.Name(), progress)
 	}
 	if err == nil {
-		err = about(file, together(os.Rename(copied.Name(), file), syncDirectory(filepath.Dir(file))))
+		err = about(file, publish(copied.Name(), file))
 	}
 	report.File, report.Online = file, s.online
 	return report, err
+}
+
+// publish gives a file another name, unless there is one with that name. An empty file reserves the name: a
+// rename would replace a file, and not all file systems have hard links.
+func publish(temporary, name string) error {
+	reserved, err := createFile(name, nil)
+	if errors.Is(err, fs.ErrExist) {
+		return ErrExists
+	}
+	if err != nil {
+		return err
+	}
+	if err := together(reserved.Close(), os.Rename(temporary, name)); err != nil {
+		return together(err, os.Remove(name))
+	}
+	return syncDirectory(filepath.Dir(name))
 }
 
 // RestoreBackup makes a journal in dir from a backup. dir must have none; it is created if it

@@ -123,6 +123,21 @@ func TestABackupOfARunningJournalIsOneOfItsStates(t *testing.T) {
 	}
 }
 
+func TestABackupDoesNotReplaceAFileThatAppearsMeanwhile(t *testing.T) {
+	dir, backup := filled(t), filepath.Join(t.TempDir(), "backup")
+	_, err := journal.Backup(t.Context(), dir, backup, func(uint64, uint64) {
+		if err := os.WriteFile(backup, []byte("of another program"), 0o600); err != nil {
+			t.Error(err)
+		}
+	})
+	if got := string(must(os.ReadFile(backup))); !errors.Is(err, journal.ErrExists) || got != "of another program" {
+		t.Errorf("Backup has error %v, and the file has %.40q", err, got)
+	}
+	if entries := must(os.ReadDir(filepath.Dir(backup))); len(entries) != 1 {
+		t.Errorf("beside the file there are %v", entries)
+	}
+}
+
 // Of a backup that was cut short nothing is believed: it has an end, whatever its journal had.
 func TestACutBackupIsRefused(t *testing.T) {
 	dir, backup := t.TempDir(), filepath.Join(t.TempDir(), "backup")
