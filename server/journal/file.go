@@ -84,7 +84,9 @@ func Open(dir string, options Options) (*File, error) {
 func (f *File) prepare() error {
 	_, err := os.Lstat(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = f.dir.create(func(*writer) error { return nil })
+		if err = f.dir.checkEmpty(); err == nil {
+			err = f.dir.create(func(*writer) error { return nil })
+		}
 	} else if err == nil {
 		err = removeIfThere(f.dir.join(newName))
 	}
