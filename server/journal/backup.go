@@ -48,7 +48,7 @@ func (s *source) copyTo(ctx context.Context, w io.Writer, progress Progress) err
 // [ErrUnsafe] if a symbolic link is in place of the journal. After an error it leaves nothing.
 //
 // The backup is checked before it gets its name, as with [Check]. It has the values of all keys;
-// its mode is 0600. progress gets bytes, then records.
+// its mode is 0600. A crash may leave an empty file with that name. progress gets bytes, then records.
 func Backup(ctx context.Context, dir, file string, progress Progress) (report Report, err error) {
 	if _, err := os.Lstat(file); err == nil {
 		return Report{}, about(file, ErrExists)
