@@ -70,10 +70,13 @@ func message(topic, payload string, qos byte) *Message {
 	return &Message{Topic: topic, Payload: []byte(payload), QoS: qos, Publisher: "p"}
 }
 
+// goOn is a pause of Publish.
+func goOn() bool { return true }
+
 func publish(t *testing.T, b *Broker, messages ...*Message) {
 	t.Helper()
 	for _, m := range messages {
-		if !b.Publish(m, func() {}) {
+		if !b.Publish(m, goOn) {
 			t.Errorf("Publish %q matches nothing", m.Topic)
 		}
 	}
@@ -508,12 +511,18 @@ func TestInvariant57OneMessageDoesNotKeepAProcessor(t *testing.T) {
 	}
 	pauses := 0
 	s := b.Session("another")
-	b.Publish(message("a/b/c/d/e/f/g/h", "x", 1), func() {
+	b.Publish(message("a/b/c/d/e/f/g/h", "x", 1), func() bool {
 		pauses++
 		subscribe(t, s, Subscription{Filter: "x/+"}) // takes all locks
 		s.Unsubscribe("x/+")
+		return true
 	})
 	if pauses < sessions*each/pauseAfter {
 		t.Errorf("%d pauses for %d subscriptions", pauses, sessions*each)
+	}
+	waiting, pauses := b.Usage().WaitingMessages, 0
+	b.Publish(message("a/b/c/d/e/f/g/h", "x", 1), func() bool { pauses++; return false })
+	if more := b.Usage().WaitingMessages - waiting; pauses != 1 || more != 0 {
+		t.Errorf("a Publish that is to give up pauses %d times and queues %d messages", pauses, more)
 	}
 }

@@ -44,7 +44,7 @@ func TestAllOfItAtTheSameTime(t *testing.T) {
 					if random.IntN(2) == 0 {
 						m.Expires = in(time.Microsecond)
 					}
-					b.Publish(m, func() {})
+					b.Publish(m, goOn)
 				}
 			}
 		})

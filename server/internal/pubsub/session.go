@@ -11,9 +11,11 @@ type Subscription struct {
 	QoS        byte   // the highest that is granted; 2 means 1
 	NoLocal    bool   // excludes messages of the client itself
 	Identifier int    // 0: none
+	choice     int64  // what its choice of levels cost when the session was the first that had it
 }
 
-// size is about how many bytes a subscription takes: its filter, in the session and in the index of all.
+// size is about how many bytes a subscription takes: its filter, in the session and in the index of all. It does not
+// include the choice, which others may use when the subscription is gone.
 func (sub *Subscription) size() int64 { return 768 + 2*int64(len(sub.Filter)) }
 
 // Session has the subscriptions of a client and the messages that wait for it. [Broker.Session]
@@ -45,20 +47,24 @@ func (s *Session) Subscribe(sub Subscription) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.broker
-	_, existed := s.subscriptions.values[sub.Filter]
+	b.filters.Lock()
+	defer b.filters.Unlock()
+	before := s.subscriptions.values[sub.Filter]
 	switch {
 	case s.ended:
 		return ErrSessionOver
-	case existed:
-	case len(s.subscriptions.values) >= b.limits.Subscriptions || !b.subBytes.Take(s.bytesOf, sub.size(), assured):
-		return ErrTooManySubscriptions
+	case before != nil:
+		sub.choice = before.choice
 	default:
+		sub.choice = b.subscriptions.cost(sub.Filter)
+		bytes := sub.size() + sub.choice
+		if len(s.subscriptions.values) >= b.limits.Subscriptions || !b.subBytes.Take(s.bytesOf, bytes, assured) {
+			return ErrTooManySubscriptions
+		}
 		b.subCount.Add(1)
-		s.bytesOf += sub.size()
+		s.bytesOf += bytes
 	}
 	s.subscriptions.set(sub.Filter, &sub)
-	b.filters.Lock()
-	defer b.filters.Unlock()
 	sessions := b.subscriptions.values[sub.Filter]
 	if sessions == nil {
 		sessions = make(map[*Session]*Subscription)
@@ -82,16 +88,16 @@ func (s *Session) unsubscribeLocked(filter string) (existed bool) {
 		return false
 	}
 	s.subscriptions.remove(filter)
-	s.bytesOf -= sub.size()
+	s.bytesOf -= sub.size() + sub.choice
 	b := s.broker
 	b.subCount.Add(-1)
-	b.subBytes.Release(sub.size())
 	b.filters.Lock()
 	defer b.filters.Unlock()
 	sessions := b.subscriptions.values[filter]
 	if delete(sessions, s); len(sessions) == 0 {
 		b.subscriptions.remove(filter)
 	}
+	b.subBytes.Release(sub.size() + b.subscriptions.cost(filter)) // the choice is free when its last filter is gone
 	return true
 }
 
@@ -100,7 +106,7 @@ func (s *Session) unsubscribeLocked(filter string) (existed bool) {
 func (s *Session) Matches(topic string) (identifiers []int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.subscriptions.search(topic, func() {}, func(sub *Subscription) {
+	s.subscriptions.search(topic, func(int) bool { return true }, func(sub *Subscription) {
 		ok = true
 		if sub.Identifier > 0 {
 			identifiers = append(identifiers, sub.Identifier)
