@@ -183,6 +183,9 @@ func TestMatchesGivesAllIdentifiersAndFollowsChanges(t *testing.T) {
 		if ids, ok := s.Matches("a/b"); !ok || !slices.Equal(ids, want) {
 			t.Errorf("identifiers %v, %t; want %v", ids, ok, want)
 		}
+		if allocations := testing.AllocsPerRun(10, func() { s.Matches("a/b") }); allocations != 0 {
+			t.Errorf("the same question again allocates %v times", allocations)
+		}
 		s.Unsubscribe("a/+")
 	}
 	s.Unsubscribe("a/b")

@@ -56,6 +56,27 @@ func TestAllOfItAtTheSameTime(t *testing.T) {
 	checkEmpty(t, b)
 }
 
+func TestASessionThatWaitsForTheIndexStillSendsItsMessages(t *testing.T) {
+	b := newBroker(Limits{})
+	s := b.Session("s")
+	b.filters.RLock()
+	var subscribed sync.WaitGroup
+	subscribed.Go(func() { _ = s.Subscribe(Subscription{Filter: "a"}) })
+	await.Until(func() bool {
+		free := s.subscribing.TryLock()
+		if free {
+			s.subscribing.Unlock()
+		}
+		return !free
+	})
+	if !s.mu.TryLock() {
+		t.Fatal("its messages wait too")
+	}
+	s.mu.Unlock()
+	b.filters.RUnlock()
+	await.Done(subscribed.Wait)
+}
+
 // Subscriptions that stay get every message, while others come and go around them.
 func TestASubscriptionThatStaysMissesNothing(t *testing.T) {
 	b := newBroker(Limits{SessionMessages: 100_000, SessionBytes: 1 << 30, TotalBytes: 1 << 40})

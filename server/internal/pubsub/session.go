@@ -24,11 +24,22 @@ type Session struct {
 	broker *Broker
 	client string
 
-	mu            sync.Mutex
-	ended         bool
+	// subscribing is held while the session waits for the index of all, and mu is not: messages go on.
+	subscribing   sync.Mutex
 	subscriptions index[*Subscription]
-	bytesOf       int64 // what these take up
+	bytesOf       int64  // what these take up
+	latest        *match // nil: Matches was not called since the subscriptions changed
+
+	mu    sync.Mutex
+	ended bool // changes with both locks held
 	queue
+}
+
+// match is the answer of Session.Matches for a topic.
+type match struct {
+	topic       string
+	identifiers []int
+	ok          bool
 }
 
 // Errors of Subscribe.
@@ -44,8 +55,8 @@ var (
 // ErrTooManySubscriptions or ErrSessionOver.
 func (s *Session) Subscribe(sub Subscription) error {
 	sub.QoS = min(sub.QoS, 1)
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.subscribing.Lock()
+	defer s.subscribing.Unlock()
 	b := s.broker
 	b.filters.Lock()
 	defer b.filters.Unlock()
@@ -65,6 +76,7 @@ func (s *Session) Subscribe(sub Subscription) error {
 		s.bytesOf += bytes
 	}
 	s.subscriptions.set(sub.Filter, &sub)
+	s.latest = nil
 	sessions := b.subscriptions.values[sub.Filter]
 	if sessions == nil {
 		sessions = make(map[*Session]*Subscription)
@@ -77,8 +89,8 @@ func (s *Session) Subscribe(sub Subscription) error {
 // Unsubscribe removes the subscription with a filter, and reports whether there was one. Messages
 // that wait stay.
 func (s *Session) Unsubscribe(filter string) (existed bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.subscribing.Lock()
+	defer s.subscribing.Unlock()
 	return s.unsubscribeLocked(filter)
 }
 
@@ -88,6 +100,7 @@ func (s *Session) unsubscribeLocked(filter string) (existed bool) {
 		return false
 	}
 	s.subscriptions.remove(filter)
+	s.latest = nil
 	s.bytesOf -= sub.size() + sub.choice
 	b := s.broker
 	b.subCount.Add(-1)
@@ -102,27 +115,33 @@ func (s *Session) unsubscribeLocked(filter string) (existed bool) {
 }
 
 // Matches reports whether a subscription of the session matches a topic, and returns the identifiers of
-// all that do. It is for messages that the server writes directly to the client.
+// all that do, not to be changed. It is for replies, which the server writes directly to the client: most have one
+// topic, so it remembers the latest.
 func (s *Session) Matches(topic string) (identifiers []int, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.subscriptions.search(topic, func(int) bool { return true }, func(sub *Subscription) {
-		ok = true
-		if sub.Identifier > 0 {
-			identifiers = append(identifiers, sub.Identifier)
-		}
-	})
-	return identifiers, ok
+	s.subscribing.Lock()
+	defer s.subscribing.Unlock()
+	if s.latest == nil || s.latest.topic != topic {
+		s.latest = &match{topic: topic}
+		s.subscriptions.search(topic, func(int) bool { return true }, func(sub *Subscription) {
+			s.latest.ok = true
+			if sub.Identifier > 0 {
+				s.latest.identifiers = append(s.latest.identifiers, sub.Identifier)
+			}
+		})
+	}
+	return s.latest.identifiers, s.latest.ok
 }
 
 // End ends the session: it deletes the subscriptions and the messages, and Broker.Session will
 // create a new session for the client. Only the first call has an effect.
 func (s *Session) End() {
 	s.broker.leave(s)
+	s.subscribing.Lock()
+	defer s.subscribing.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.ended = true
 	s.clearLocked()
+	s.mu.Unlock()
 	for filter := range s.subscriptions.values {
 		s.unsubscribeLocked(filter) // one at a time, so that others can take the lock of the index in between
 	}
