@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -382,6 +383,34 @@ func TestAClientHasALimitOfSubscriptions(t *testing.T) {
 		t.Errorf("after End: %v", err)
 	}
 	checkEmpty(t, b)
+}
+
+func TestASessionGivesTheMemoryOfFormerSubscriptionsBack(t *testing.T) {
+	heap := func() int64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return int64(stats.HeapAlloc)
+	}
+	b := newBroker(Limits{})
+	before := heap()
+	const sessions, each = 20, 1000
+	for client := range sessions {
+		s := b.Session(fmt.Sprint(client))
+		for n := range each {
+			subscribe(t, s, Subscription{Filter: fmt.Sprint(n, "/+")}) // in the index of all once
+		}
+		for n := range each - 1 {
+			s.Unsubscribe(fmt.Sprint(n, "/+"))
+		}
+		if _, ok := s.Matches(fmt.Sprint(each-1, "/x")); !ok {
+			t.Error("the last subscription is lost")
+		}
+	}
+	if kept := (heap() - before) / sessions; kept > 16<<10 {
+		t.Errorf("a session with one subscription keeps %d bytes", kept)
+	}
+	runtime.KeepAlive(b)
 }
 
 func TestAMessageLargerThanItsReceiverTakesIsDropped(t *testing.T) {

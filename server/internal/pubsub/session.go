@@ -27,6 +27,7 @@ type Session struct {
 	// subscribing is held while the session waits for the index of all, and mu is not: messages go on.
 	subscribing   sync.Mutex
 	subscriptions index[*Subscription]
+	most          int    // how many there were at most, since these maps were made
 	bytesOf       int64  // what these take up
 	latest        *match // nil: Matches was not called since the subscriptions changed
 
@@ -76,6 +77,7 @@ func (s *Session) Subscribe(sub Subscription) error {
 		s.bytesOf += bytes
 	}
 	s.subscriptions.set(sub.Filter, &sub)
+	s.most = max(s.most, len(s.subscriptions.values))
 	s.latest = nil
 	sessions := b.subscriptions.values[sub.Filter]
 	if sessions == nil {
@@ -101,6 +103,12 @@ func (s *Session) unsubscribeLocked(filter string) (existed bool) {
 	}
 	s.subscriptions.remove(filter)
 	s.latest = nil
+	if left := s.subscriptions.values; 8*len(left) < s.most { // maps do not shrink
+		s.subscriptions, s.most = index[*Subscription]{}, len(left)
+		for filter, sub := range left {
+			s.subscriptions.set(filter, sub)
+		}
+	}
 	s.bytesOf -= sub.size() + sub.choice
 	b := s.broker
 	b.subCount.Add(-1)
