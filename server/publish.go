@@ -171,7 +171,8 @@ func (c *connection) subscribe(asked wire.Subscription, identifier int) (code by
 func whyNotSubscribed(code byte) string {
 	switch code {
 	case mqtt.QuotaExceeded:
-		return "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"
+		return "the client, or all together, have as many subscriptions as they may: " +
+			"Options.Limits.Subscriptions, --max-subscriptions, Options.Limits.AllSubscriptionBytes"
 	case mqtt.SharedNotSupported:
 		return "this server has no shared subscriptions"
 	case mqtt.NotAuthorized:
