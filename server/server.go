@@ -218,7 +218,7 @@ func (s *Server) serve(ctx context.Context) error {
 	s.engine.Begin()
 	s.listener.start()
 	s.logger.Info("listening", "address", s.Addr().String())
-	s.logger.Info("limits", "memory", s.options.MaxMemory, "clients", s.options.MaxClients,
+	s.logger.Debug("limits", "memory", s.options.MaxMemory, "clients", s.options.MaxClients,
 		"store", fmt.Sprintf("%+v", s.options.Store), "others", fmt.Sprintf("%+v", s.options.Limits))
 	var failure error
 	select {

@@ -93,4 +93,3 @@ func TestTheStoryOfAViolationIsTheShortest(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
-

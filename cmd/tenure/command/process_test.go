@@ -60,7 +60,7 @@ func TestAnUnreadLogBlocksNeitherRequestsNorTheEnd(t *testing.T) {
 
 func TestLimitsOfFlagsAndThoseDerivedFromMaxMemoryAreLogged(t *testing.T) {
 	t.Parallel()
-	serve := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--max-memory", "512MiB", "--max-session-bytes", "1MiB", "--max-keys", "77")
+	serve := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--max-memory", "512MiB", "--max-session-bytes", "1MiB", "--max-keys", "77", "--log-level", "debug")
 	serve.mustPrint("listening on .*")
 	serve.mustEndAfter(os.Interrupt, 0, "stopped")
 	lines := regexp.MustCompile(`(?m)^.* msg=limits .*$`).FindAllString(serve.stderr.String(), -1)

@@ -64,7 +64,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	}
 	socket, err := new(net.ListenConfig).Listen(ctx, "unix", path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; is there the directory, and may this user write to it?", err)
 	}
 	if err := os.Chmod(path, 0o660); err != nil {
 		return nil, errors.Join(err, socket.Close())
