@@ -67,9 +67,9 @@ func Open(ctx context.Context, options Options) (*Candidate, error) {
 	return c, nil
 }
 
-// Active returns Options.Address of the active store as far as this process knows. It is empty if there is none, or none
-// is known yet. It does not wait. What it returns can be old: only Journal.Standing says whether this process is the
-// active one.
+// Active returns Options.Address of the active store as far as this process knows. It is empty if there is none, or
+// none is known yet. It does not wait. What it returns can be old: only Journal.Standing says whether this process is
+// the active one.
 func (c *Candidate) Active() (address string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

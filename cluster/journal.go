@@ -66,8 +66,8 @@ func (j *Journal) start() {
 	})
 }
 
-// warnIfSlow logs that a proof took more than half of what it is valid for, with growing pauses. It does not wait for the
-// log, which may block.
+// warnIfSlow logs that a proof took more than half of what it is valid for, with growing pauses. It does not wait for
+// the log, which may block.
 func (j *Journal) warnIfSlow(took time.Duration) {
 	if took <= j.options.Standing/2 || !j.warnings.Due("", time.Now()) {
 		return

@@ -179,9 +179,7 @@ func (o *Options) setDefaults() error {
 	if o.Clock == nil {
 		o.Clock = lease.SystemClock
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	return nil
 }
 

@@ -29,7 +29,7 @@ type run struct {
 
 // loop campaigns and leads in turns.
 func (r *run) loop(ctx context.Context) error {
-	defer r.settle()
+	defer r.awaitFreed()
 	for res := (result{err: r.afterCrash(ctx)}); ; res = r.do(ctx) {
 		res.random = random.Fraction()
 		r.phases = r.phases.next(time.Since(r.began), res)
@@ -108,10 +108,10 @@ func (r *run) change(change func()) {
 	}
 }
 
-// settle waits until a campaign that was given up is known to hold nothing, so that a program that
+// awaitFreed waits until a campaign that was given up is known to hold nothing, so that a program that
 // closes its client after Run leaves no lease. It waits no longer than two requests take. Package
 // lease logs what it could not free.
-func (r *run) settle() {
+func (r *run) awaitFreed() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*r.options.requestTimeout())
 	defer cancel()
 	_ = r.lease.Settle(ctx)

@@ -96,9 +96,9 @@ func (s Status) MarshalJSON() ([]byte, error) {
 }
 
 // enter sets the phase, and tells it to the Logger and the observer. It does not wait for the observer, which runs in
-// a goroutine of its own, after earlier calls have returned: it may end it, and holds up no node that has the lease. The
-// channel is closed when it has returned. Run waits before it enters a phase again, unless it holds the lease, so few
-// phases wait for the observer.
+// a goroutine of its own, after earlier calls have returned: it may end it, and holds up no node that has the lease.
+// The channel is closed when it has returned. Run waits before it enters a phase again, unless it holds the lease, so
+// few phases wait for the observer.
 func (e *Elector) enter(phase Phase, cause error) (delivered <-chan error) {
 	e.set(func() {
 		e.enterLocked(phase, cause)

@@ -23,9 +23,9 @@ func (e *SkewError) Error() string {
 		e.Remote.Node, e.Ahead, e.Physical.Format(time.RFC3339Nano), e.Limit)
 }
 
-// ErrCounterOverflow matches the errors of [Tick] and [Merge] when the counter would
-// overflow, or when a remote counter is so large that it might soon; see [Merge]. Try again when physical time has passed the wall clock of the last
-// timestamp.
+// ErrCounterOverflow matches the errors of [Tick] and [Merge] when the counter would overflow, or when a remote
+// counter is so large that it might soon; see [Merge]. Try again when physical time has passed the wall clock of the
+// last timestamp.
 var ErrCounterOverflow = errors.New("hlc: counter overflow")
 
 // maxRemoteCounter is the lowest remote counter that [Merge] does not adopt. The limit is

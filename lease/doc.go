@@ -91,14 +91,14 @@
 // tenure, and other requests of that client that are under way then end with an unknown outcome.
 // As the broker releases the lease when the connection drops, the tenure ends then.
 //
-// This promises less than a lease without it. If only the broker's end of a connection is cut,
-// by a proxy between them or by another client with the same client id, the lease is released
-// at once. The holder notices when it next gets no answer, at the latest at its deadline. Guarded
-// writes are refused meanwhile. When another store takes over from one whose machine fell silent, the
-// lease lasts for half of the TTL, and its holder gives the silent connection up before, unless it is paused. A process that waits
-// notices it too: it probes its connection when it has heard nothing for two renewals. For actions that cannot be fenced, leave the
-// option off. If the broker refuses the Will in its CONNACK, or the store does not honour it, the TTL decides.
-// With a broker that closes each connection with a Will instead, Acquire waits: see Options.OnWaiting.
+// This promises less than a lease without it. If only the broker's end of a connection is cut, by a proxy between
+// them or by another client with the same client id, the lease is released at once. The holder notices when it next
+// gets no answer, at the latest at its deadline. Guarded writes are refused meanwhile. When another store takes over
+// from one whose machine fell silent, the lease lasts for half of the TTL, and its holder gives the silent connection
+// up before, unless it is paused. A process that waits notices it too: it probes its connection when it has heard
+// nothing for two renewals. For actions that cannot be fenced, leave the option off. If the broker refuses the Will
+// in its CONNACK, or the store does not honour it, the TTL decides. With a broker that closes each connection with a
+// Will instead, Acquire waits: see Options.OnWaiting.
 //
 // # What is logged and traced
 //

@@ -29,7 +29,7 @@ type Lease struct {
 	left    atomic.Pointer[left]   // what this Lease may have left in the store last; nil: nothing
 	limit   loglimit.Limiter       // of log lines about attempts that fail
 
-	settled atomic.Pointer[chan struct{}] // closed when all acquisitions that were given up are freed; nil: none was
+	freed atomic.Pointer[chan struct{}] // closed when all acquisitions that were given up are freed; nil: none was
 }
 
 // left is a value that could not be freed, and that the store may still have: also after its
@@ -147,7 +147,7 @@ func (l *Lease) probeAfter(client *transport.Client, err error, probe time.Durat
 // abandon frees, in the background, what an attempt may have acquired.
 func (l *Lease) abandon(value string, binding transport.Binding) {
 	freed := make(chan struct{})
-	before := l.settled.Swap(&freed)
+	before := l.freed.Swap(&freed)
 	runs := l.client.Go(func(ctx context.Context) {
 		defer close(freed)
 		if err := l.free(ctx, value, binding, l.options.TTL); err != nil {
@@ -167,12 +167,12 @@ func (l *Lease) abandon(value string, binding transport.Binding) {
 // Settle in between, with a bound: otherwise the store may keep the lease until its TTL ends. The
 // error is the cause of the end of ctx. What could not be freed within the TTL is logged.
 func (l *Lease) Settle(ctx context.Context) error {
-	settled := l.settled.Load()
-	if settled == nil || closed.Is(*settled) {
+	freed := l.freed.Load()
+	if freed == nil || closed.Is(*freed) {
 		return nil
 	}
 	select {
-	case <-*settled:
+	case <-*freed:
 		return nil
 	case <-ctx.Done():
 		return operror.New("lease: settle", l.name, context.Cause(ctx))

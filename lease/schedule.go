@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -271,10 +272,7 @@ func (o *Options) retryBackoff(longest time.Duration) retryBackoff {
 
 // next returns the delay before the next attempt. random is at least 0 and less than 1.
 func (b *retryBackoff) next(random float64) time.Duration {
-	interval := b.interval
-	if interval == 0 {
-		interval = b.first
-	}
+	interval := cmp.Or(b.interval, b.first)
 	b.interval = min(interval*3/2, b.longest)
 	return interval/2 + share(interval, random)
 }

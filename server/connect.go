@@ -273,16 +273,16 @@ func (s *Server) checkUserLocked(identity access.Identity) *mqtt.Refusal {
 }
 
 // admit returns why a client may not connect, or nil. Then the connection, which has locked the client id, has
-// claimed it and has the Will.
+// reserved it and has the Will.
 func (s *Server) admit(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
-	if refused := s.claimID(conn); refused != nil || will == nil {
+	if refused := s.reserveID(conn); refused != nil || will == nil {
 		return refused
 	}
 	return s.admitWill(conn, will)
 }
 
-// claimID claims a client id unless its client may not connect.
-func (s *Server) claimID(conn *connection) *mqtt.Refusal {
+// reserveID reserves a client id unless its client may not connect.
+func (s *Server) reserveID(conn *connection) *mqtt.Refusal {
 	id := conn.identity.Client
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,7 +306,7 @@ func (s *Server) claimID(conn *connection) *mqtt.Refusal {
 		return mqtt.Refuse(mqtt.QuotaExceeded, "the server has its %d clients, connected or with a session that is kept; "+
 			"Options.MaxClients, --max-clients or --max-memory allows more", s.options.MaxClients)
 	}
-	s.ids[id].claimed = true // so of two clients that would own the same topics and connect at once, one is refused
+	s.ids[id].reserved = true // so of two clients that would own the same topics and connect at once, one is refused
 	return nil
 }
 

@@ -84,7 +84,7 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{
 		server:   s,
-		remote:   remoteOf(socket).String(),
+		remote:   unauthenticated.RemoteOf(socket).String(),
 		gate:     wire.NewGate(limits),
 		readTurn: s.processors.NewPlace(),
 		over:     make(chan struct{}),
@@ -114,7 +114,7 @@ func (c *connection) serve() {
 	}
 	defer func() {
 		c.close()
-		c.guard(c.readTurn, c.settleWill)
+		c.guard(c.readTurn, c.endWill)
 	}()
 	c.guard(c.readTurn, c.readPackets)
 }

@@ -46,7 +46,7 @@ func (s *Server) LockClientID(client string) (release func()) {
 
 // ClaimClientID claims a locked client id like a connection that is admitted.
 func (s *Server) ClaimClientID(client string) bool {
-	return s.claimID(&connection{identity: access.Identity{Client: client}}) == nil
+	return s.reserveID(&connection{identity: access.Identity{Client: client}}) == nil
 }
 
 // Waits reports whether a connection waits for a client id.

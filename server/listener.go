@@ -67,7 +67,7 @@ func (l *listener) begin(socket net.Conn) {
 	conn := l.server.newConnection(socket)
 	l.accepted++
 	conn.number = l.accepted
-	pending, oldest, err := l.auth.Add(unauthenticated.SourceOf(remoteOf(socket)), func() {
+	pending, oldest, err := l.auth.Add(unauthenticated.SourceOf(unauthenticated.RemoteOf(socket)), func() {
 		l.countClosed(socket, RefusedUnauthenticated, "hint", unauthenticated.Hint)
 		conn.end(endLost)
 	})
@@ -121,7 +121,7 @@ func (l *listener) isFull() bool {
 
 // countClosed counts and logs a connection that is closed before its client has authenticated.
 func (l *listener) countClosed(socket net.Conn, why RefusalReason, attributes ...any) {
-	remote := remoteOf(socket).String()
+	remote := unauthenticated.RemoteOf(socket).String()
 	l.server.refused(why, lineClosed, append([]any{"reason", string(why), "remote", remote}, attributes...)...)
 }
 

@@ -166,9 +166,7 @@ func (o *Options) complete() error {
 	if o.Authorizer == nil {
 		o.Authorizer = access.AllowKeys
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if !o.AllowInsecure && !o.isLocal() {
 		return o.mustBeSecure()
 	}

@@ -449,14 +449,6 @@ func boundBuffers(conn net.Conn) {
 	}
 }
 
-// remoteOf returns the remote address of a connection, or one without a name if it has none.
-func remoteOf(conn net.Conn) net.Addr {
-	if remote := conn.RemoteAddr(); remote != nil {
-		return remote
-	}
-	return new(net.IPAddr)
-}
-
 // closeSocket closes a connection without an alert of TLS, which could block.
 func closeSocket(conn net.Conn) {
 	if encrypted, ok := conn.(*tls.Conn); ok {

@@ -163,7 +163,7 @@ func (c *connection) admitRequest(r *request, answer *pendingReply) *mqtt.Refusa
 func (c *connection) awaitJournal() bool {
 	source := c.identity.User
 	if source == "" {
-		source = unauthenticated.SourceOf(remoteOf(c.socket)).String()
+		source = unauthenticated.SourceOf(unauthenticated.RemoteOf(c.socket)).String()
 	}
 	end, err := c.server.journalTurns.Acquire(c.open, source)
 	if err == nil && c.server.engine.Room(c.open) != nil {

@@ -190,7 +190,7 @@ func TestOneConnectionAtATimeHasAClientID(t *testing.T) {
 func TestInvariant57WillsArePublishedInTurns(t *testing.T) {
 	ends := func(conn *connection) {
 		conn.why.Store(endLost)
-		_ = conn.settleWill()
+		_ = conn.endWill()
 	}
 	// away returns what is done to the client when it has left, with its Will delayed.
 	away := func(later time.Duration, do func(s *Server, now time.Time)) func(*connection) {

@@ -219,10 +219,10 @@ var (
 
 // idLock is the lock of a client id that a connection, or sweep, has locked or waits for. Server.mu guards it.
 type idLock struct {
-	held    chan struct{} // has an item while the lock is held
-	users   int           // that hold it or wait for it
-	newest  context.CancelCauseFunc
-	claimed bool // by the connection that holds it
+	held     chan struct{} // has an item while the lock is held
+	users    int           // that hold it or wait for it
+	newest   context.CancelCauseFunc
+	reserved bool // by the connection that has the lock
 }
 
 // lockID waits until no other connection has the client id, and returns the function that unlocks
@@ -274,7 +274,7 @@ func (s *Server) unlockID(client string, id *idLock, held bool) {
 		delete(s.ids, client)
 	}
 	if held {
-		id.claimed = false
+		id.reserved = false
 		<-id.held
 	}
 }
@@ -289,7 +289,7 @@ func (s *Server) collides(client string) bool {
 
 // collidesLocked looks for the ids of which this one is the upper-case hex, or the reverse.
 func (s *Server) collidesLocked(client string) bool {
-	taken := func(id string) bool { return s.clients[id] != nil || s.ids[id] != nil && s.ids[id].claimed }
+	taken := func(id string) bool { return s.clients[id] != nil || s.ids[id] != nil && s.ids[id].reserved }
 	name, isHex := envelope.FromHexLevel(client)
 	return taken(envelope.HexLevel(client)) || isHex && taken(name)
 }

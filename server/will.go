@@ -93,10 +93,10 @@ func isTimestamp(text *string) bool {
 	return err == nil
 }
 
-// settleWill applies or publishes the Will of a connection that has ended, unless a normal DISCONNECT has
+// endWill applies or publishes the Will of a connection that has ended, unless a normal DISCONNECT has
 // withdrawn it [MQTT-3.1.2-8, MQTT-3.1.2-10]. The goroutine that reads the connection calls it once, when it
 // has read everything else. When the server stops, no Wills are applied: the package comment says why.
-func (c *connection) settleWill() error {
+func (c *connection) endWill() error {
 	defer c.readTurn.End()
 	if c.why.Load() == endLeft || c.server.stopping.Load() {
 		return nil

@@ -115,10 +115,10 @@ type Command struct {
 	// Arrived is when the request was read, on Instant.Elapsed; zero: not known. It changes nothing. Parse
 	// never sets it.
 	Arrived time.Duration
-	// Willed says that the key of a SET ends with the connection that the SET came over, unless a
-	// later SET says otherwise. Parse never sets it: the caller does, if it applies the Will of that
-	// connection, and ReleasedBy says that it deletes the value. The caller's Wills end with its process, and so do all its
-	// connections, so a store that is restored removes such a key at once. The key stays Willed when its client has dropped the Will: to take
+	// Willed says that the key of a SET ends with the connection that the SET came over, unless a later SET says
+	// otherwise. Parse never sets it: the caller does, if it applies the Will of that connection, and ReleasedBy says
+	// that it deletes the value. The caller's Wills end with its process, and so do all its connections, so a store
+	// that is restored removes such a key at once. The key stays Willed when its client has dropped the Will: to take
 	// that away would be a write for each connection that ends, for keys that are released first.
 	Willed bool
 

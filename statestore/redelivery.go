@@ -32,8 +32,8 @@ const (
 )
 
 // RedeliveryWindow is how long a request that comes again with UnknownDelivery, or without DUP over a later
-// connection, counts as a redelivery if its bytes and its correlation data are the same. It is as long as clients take to connect again
-// after a lost connection, and short for a client that means its second request.
+// connection, counts as a redelivery if its bytes and its correlation data are the same. It is as long as clients
+// take to connect again after a lost connection, and short for a client that means its second request.
 const RedeliveryWindow = 10 * time.Second
 
 // fingerprint distinguishes a redelivery from a new request. A redelivery is the same message

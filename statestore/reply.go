@@ -85,7 +85,8 @@ type Reply struct {
 	Dialect Dialect
 	// Outcome is what the store did.
 	Outcome Outcome
-	// Forced is the end of a lease that the command took from another client; nil: it did not. It is not sent, and the reply to a second delivery does not have it.
+	// Forced is the end of a lease that the command took from another client; nil: it did not. It is not sent, and
+	// the reply to a second delivery does not have it.
 	Forced *HolderChange
 	// Value is the value that a GET found.
 	Value string

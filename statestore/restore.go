@@ -101,11 +101,12 @@ func (s *Store) restore(item *Item) error {
 // Restored ends the loading, also of a journal without records. It returns the first group to
 // keep: the identity and the bound of the versions. Until it is durable, no reply may leave.
 //
-// former is what Load returned, at now. Keys with a lifetime get a new version, above every version that was issued, because they may
-// have been renewed without a record. Their whole lifetimes begin when the store before could have
-// answered last: no client believes in a later renewal. Keys that ended with their connections (see
-// Command.Willed) expire now, or later if former is Silent. If there were records, the identity of the data replaces Options.Identity. If a command
-// caused any of them, there is a hold-off only if the hold-off of the earlier store was not over.
+// former is what Load returned, at now. Keys with a lifetime get a new version, above every version that was issued,
+// because they may have been renewed without a record. Their whole lifetimes begin when the store before could have
+// answered last: no client believes in a later renewal. Keys that ended with their connections (see Command.Willed)
+// expire now, or later if former is Silent. If there were records, the identity of the data replaces
+// Options.Identity. If a command caused any of them, there is a hold-off only if the hold-off of the earlier store
+// was not over.
 //
 // The error matches ErrDamaged; the store must not be used then.
 func (s *Store) Restored(now Instant, former Former) (Group, error) {

@@ -1,6 +1,7 @@
 package statestore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -157,9 +158,7 @@ func (e *entry) setToken(token hlc.Token) {
 
 // New returns an empty store. It returns an error for an invalid option.
 func New(options Options) (*Store, error) {
-	if options.Node == "" {
-		options.Node = defaultNode
-	}
+	options.Node = cmp.Or(options.Node, defaultNode)
 	clock, err := hlc.Parse("0:0:" + options.Node)
 	if err != nil {
 		return nil, fmt.Errorf("statestore: Options.Node %q is not a node id: %w", options.Node, err)
@@ -178,9 +177,7 @@ func New(options Options) (*Store, error) {
 	if options.Dialect > Documented {
 		return nil, fmt.Errorf("statestore: there is no %v", options.Dialect)
 	}
-	if options.DedupWindow == 0 {
-		options.DedupWindow = DefaultDedupWindow
-	}
+	options.DedupWindow = cmp.Or(options.DedupWindow, DefaultDedupWindow)
 	if len(options.LockPrefixes) > 0 && !options.Strict {
 		return nil, errors.New("statestore: Options.LockPrefixes needs Options.Strict")
 	}

@@ -111,12 +111,12 @@ const (
 // to, if it is in the list, else to the next one. After each address has done so, it pauses. It
 // never connects to an address that is not in the list.
 //
-// ctx bounds the first connection only. If it ends first, the error begins with why the last
-// attempt failed, in one line with a hint. Until there is a connection, attempts that fail are
-// logged at level Warn: the first, and then less and less often. They go to slog.Default if
-// Options.Logger is nil, because a program that waits in Dial would seem to hang. Dial fails at once if an option makes no sense or a file cannot be read,
-// and, with a [*ConnectionError], after each broker in turn has refused the credentials, the
-// client id or the protocol version, except for those that send clients to another server.
+// ctx bounds the first connection only. If it ends first, the error begins with why the last attempt failed, in one
+// line with a hint. Until there is a connection, attempts that fail are logged at level Warn: the first, and then
+// less and less often. They go to slog.Default if Options.Logger is nil, because a program that waits in Dial would
+// seem to hang. Dial fails at once if an option makes no sense or a file cannot be read, and, with a
+// [*ConnectionError], after each broker in turn has refused the credentials, the client id or the protocol version,
+// except for those that send clients to another server.
 //
 // After the first connection only Close ends the client, or another client that takes over its
 // client id (ErrSessionTakenOver). An own attempt that got no answer, and that a slow server handles

@@ -54,7 +54,8 @@ func (o *Options) others() (urls []string) {
 // knows whether this one has run before; and without such a member there is no
 // majority anyway. etcd asks the others too, but goes on if they do not answer.
 //
-// The function returns ErrLostData if a member says that this one has run before, and the cause of its context if that ends.
+// The function returns ErrLostData if a member says that this one has run before, and the cause of its context if
+// that ends.
 func (m *Member) awaitOthers() (begin func(ctx context.Context) error, err error) {
 	carrier, err := transport.NewTransport(m.config.PeerTLSInfo, askTimeout)
 	if err != nil {

@@ -1,6 +1,7 @@
 package member
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,9 +53,7 @@ type Member struct {
 func Start(options Options) (*Member, error) {
 	m := &Member{ready: make(chan struct{}), done: make(chan struct{})}
 	m.eligibility.can = !options.Witness
-	if options.Logger == nil {
-		options.Logger = slog.New(slog.DiscardHandler)
-	}
+	options.Logger = cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
 	config, err := options.config(&m.quiet)
 	if err != nil {
 		return nil, fmt.Errorf("member: %w", err)

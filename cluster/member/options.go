@@ -39,8 +39,9 @@ type Options struct {
 	// have certificates.
 	PeerTLS TLS
 	// ClientURL is where this member also serves other processes, such as etcdctl or stores on
-	// other machines. It is https://…, with the files of PeerTLS, and clients need a certificate of its CA; or http:// on
-	// a loopback address, which all users of the machine can open. Default: none; the own process uses a socket in Dir.
+	// other machines. It is https://…, with the files of PeerTLS, and clients need a certificate of its CA; or
+	// http:// on a loopback address, which all users of the machine can open. Default: none; the own process uses
+	// a socket in Dir.
 	ClientURL string
 	// MaxDatabase is how large the database may become before the store beside this member refuses
 	// what needs more room, in bytes; see cluster.Options.MaxDatabase. Default 1 GiB.

@@ -23,10 +23,6 @@ type ClientOptions struct {
 	Authenticate func() *packets.Auth
 	// Received is called with each PUBLISH before it is acknowledged. It must not keep it, but its Clone.
 	Received func(*Publish)
-	// Deferred leaves the acknowledgement to the program: it calls [Client.Acknowledge] for each PUBLISH with
-	// QoS 1, in their order [MQTT-4.6.0-2]. Received bounds what the program keeps: mosquitto 2.0.11 does not
-	// always obey a Receive Maximum.
-	Deferred bool
 	// Acknowledged, if not nil, is called with each PUBACK, which it must not keep: for a program that
 	// writes its messages to the Conn. [Client.Publish] and [Client.PublishAsync] need nil.
 	Acknowledged func(*Puback)
@@ -82,9 +78,8 @@ const maxInFlight = 1 << 15
 // one the client would notice a dead connection later than it was told to. connect must have a Receive
 // Maximum.
 func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options ClientOptions) (*Client, *paho.Connack, error) {
-	c := &Client{conn: conn, options: options, done: make(chan struct{}), maxUnacked: math.MaxUint16}
-	if !options.Deferred {
-		c.maxUnacked = int(*connect.Properties.ReceiveMaximum)
+	c := &Client{
+		conn: conn, options: options, done: make(chan struct{}), maxUnacked: int(*connect.Properties.ReceiveMaximum),
 	}
 	stop := context.AfterFunc(ctx, conn.Abort) // the broker may neither answer nor read
 	connack, err := c.handshake(connect.Packet())
@@ -448,7 +443,7 @@ func (c *Client) message(p *Publish) (goOn bool) {
 	}
 	qos, id := p.QoS, p.PacketID
 	c.options.Received(p)
-	if qos == 0 || c.options.Deferred {
+	if qos == 0 {
 		return true
 	}
 	if !c.queue(AppendPuback(nil, id), 1, 0) {
@@ -457,15 +452,6 @@ func (c *Client) message(p *Publish) (goOn bool) {
 		return false
 	}
 	return true
-}
-
-// Acknowledge sends the PUBACK for a message with QoS 1 to a client with the option Deferred. It does not wait
-// for that. A broker that reads none, and has sent more messages than any Receive Maximum allows, ends the
-// connection.
-func (c *Client) Acknowledge(id uint16) {
-	if !c.queue(AppendPuback(nil, id), 1, 0) {
-		c.conn.Abort()
-	}
 }
 
 // queue queues packets, which have these numbers of PUBACKs and AUTHs, to be written. It does not

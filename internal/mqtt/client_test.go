@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"math"
 	"net"
 	"net/url"
 	"strings"
@@ -30,9 +29,7 @@ type harness struct {
 	conn     *Conn
 	broker   net.Conn
 	client   *Client
-	deferred bool // the option
-	mute     bool // there is no Authenticate
-	messages []*Publish
+	mute     bool          // there is no Authenticate
 	over     chan struct{} // closed when Run has returned
 	received []string      // payloads
 	lost     []*packets.Disconnect
@@ -75,9 +72,8 @@ func (h *harness) connect(ctx context.Context, handshake func()) (*paho.Connack,
 			return &packets.Auth{ReasonCode: packets.AuthContinueAuthentication, Properties: &packets.Properties{AuthMethod: "method"}}
 		},
 		Received: func(p *Publish) {
-			h.received, h.messages = append(h.received, string(p.Payload)), append(h.messages, p.Clone())
+			h.received = append(h.received, string(p.Payload))
 		},
-		Deferred: h.deferred,
 		Lost: func(d *packets.Disconnect) {
 			h.lost = append(h.lost, d)
 			h.lostAt = time.Now()
@@ -468,38 +464,6 @@ func TestAMessageThatTheBrokerDoesNotTakeIsNotSent(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestMessagesOfWhichTheAcknowledgementIsDeferred(t *testing.T) {
-	inBubble(t, func(t *testing.T, h *harness) {
-		h.deferred = true
-		h.mustConnect(packets.Properties{})
-		for i := range receiveMaximum + 1 { // a program may have acknowledged one
-			h.publish("a", 1, uint16(i+1))
-		}
-		h.publish("b", 0, 0)
-		synctest.Wait()
-		if got := strings.Join(h.received, ""); got != "aaaaaab" {
-			t.Errorf("received %q", got)
-		}
-		if p := h.messages[1]; string(p.Payload) != "a" || string(p.Topic) != "t" || p.PacketID != 2 {
-			t.Errorf("received %+v", p)
-		}
-		for id := range uint16(3) {
-			h.client.Acknowledge(id + 1)
-		}
-		for id := range uint16(3) {
-			if ack, ok := h.read().(*packets.Puback); !ok || ack.PacketID != id+1 { // and no PINGREQ before it
-				t.Errorf("got %v, want PUBACK %d", ack, id+1)
-			}
-		}
-		for range math.MaxUint16 + 2 { // the first is being written, and nothing reads it
-			h.client.Acknowledge(1)
-			synctest.Wait()
-		}
-		h.ended(nil)
-		h.client.Acknowledge(2) // too late
-	})
 }
 
 // [MQTT-4.12.0-6]

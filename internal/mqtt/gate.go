@@ -263,7 +263,6 @@ const (
 	TakenOver             = 0x8e
 	InvalidFilter         = 0x8f
 	InvalidTopic          = 0x90
-	UnknownPacketID       = 0x92
 	InvalidAlias          = 0x94
 	PacketTooLarge        = 0x95
 	QuotaExceeded         = 0x97

@@ -119,9 +119,9 @@ const (
 	// notification, and refuses a request that names another. It is an extension of this
 	// project: other stores and clients ignore it.
 	PropertyStore = "tenure-store"
-	// PropertyInstance names the process of a store that is not its clients' broker. A store that
-	// keeps its data over a restart has the same PropertyStore and another PropertyInstance: what
-	// clients watched is forgotten. So it is for one client whose watches the store has ended. It is an extension like PropertyStore.
+	// PropertyInstance names the process of a store that is not its clients' broker. A store that keeps its data over
+	// a restart has the same PropertyStore and another PropertyInstance: what clients watched is forgotten. So it is
+	// for one client whose watches the store has ended. It is an extension like PropertyStore.
 	PropertyInstance = "tenure-instance"
 	// PropertyForced says that a DEL or VDEL takes a lease from its holder on purpose, and why, or on
 	// which person's demand. A store of this project logs it; it changes nothing else.

@@ -192,6 +192,14 @@ func (c *Connection) CancelWait() {
 	}
 }
 
+// RemoteOf returns the remote address of a connection, or one without a name if it has none.
+func RemoteOf(conn net.Conn) net.Addr {
+	if remote := conn.RemoteAddr(); remote != nil {
+		return remote
+	}
+	return new(net.IPAddr)
+}
+
 // SourceOf returns the network that counts as one source of connections: an IPv4 address, or 64
 // bits of IPv6, which is the least that one site has. A Unix socket is this machine. All other
 // addresses are one source.

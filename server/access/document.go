@@ -84,10 +84,7 @@ func (d *document) policy() (*policy, error) {
 	}
 	p.dummy = dummyHash(highest)
 	for i, entry := range d.Rules {
-		if entry == nil {
-			entry = new(ruleEntry)
-		}
-		if err := entry.addTo(p); err != nil {
+		if err := cmp.Or(entry, new(ruleEntry)).addTo(p); err != nil {
 			return nil, fmt.Errorf("rule %d of the list: %w", i+1, err)
 		}
 	}

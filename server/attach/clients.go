@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// settledAfter is how long after its first request a client counts as settled with its next one.
-	settledAfter = time.Minute
-	// idleAfter is how long a settled client must have been silent before another one may settle in its place.
+	// protectedAfter is how long after its first request the next one of a client protects it.
+	protectedAfter = time.Minute
+	// idleAfter is how long a protected client must have been silent before another one is protected in its place.
 	idleAfter = 10 * time.Minute
 )
 
 // clientLRU remembers the clients that have sent requests. The broker does not say which of them are gone, or
 // made up: one publisher can claim any ids. So a client is new at first, and one client too many replaces the new
-// one that has been silent for longest. Up to three quarters of the clients are settled.
+// one that has been silent for longest. Up to three quarters of the clients are protected.
 //
 // It is safe for concurrent use. It calls the engine with its lock held, so the engine must never
 // call it.
@@ -34,31 +34,31 @@ type clientLRU struct {
 	come   *events.Clients
 	count  atomic.Uint64 // numbers KEYNOTIFYs, notifications, and what ends watches, in order
 
-	mu      sync.Mutex
-	fresh   *list.List               // of *clientEntry, the new ones; the one that was heard last is in front
-	settled *list.List               // likewise
-	clients map[string]*list.Element // of both
+	mu        sync.Mutex
+	probation *list.List               // of *clientEntry, the new ones; the one that was heard last is in front
+	protected *list.List               // likewise
+	clients   map[string]*list.Element // of both
 }
 
 type clientEntry struct {
-	client  string
-	watched uint64 // the number of its last KEYNOTIFY; 0: none
-	since   uint64 // no watch of it is older, by clientLRU.count
-	seen    *events.Client
-	first   time.Time // when it was heard first
-	last    time.Time
-	settled bool
+	client    string
+	watched   uint64 // the number of its last KEYNOTIFY; 0: none
+	since     uint64 // no watch of it is older, by clientLRU.count
+	seen      *events.Client
+	first     time.Time // when it was heard first
+	last      time.Time
+	protected bool
 }
 
 func newClientLRU(engine *engine.Engine, limit int, come *events.Clients) *clientLRU {
 	return &clientLRU{
 		engine: engine, limit: limit, come: come,
-		fresh: list.New(), settled: list.New(), clients: make(map[string]*list.Element),
+		probation: list.New(), protected: list.New(), clients: make(map[string]*list.Element),
 	}
 }
 
 // restore remembers clients with requests in a journal, as far as there is room: each may deliver its last
-// requests again. They count as settled.
+// requests again. They count as protected.
 func (c *clientLRU) restore(clients []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,40 +93,40 @@ func (c *clientLRU) heardLocked(client string) *clientEntry {
 	entry := element.Value.(*clientEntry)
 	entry.last = now
 	switch {
-	case entry.settled:
-		c.settled.MoveToFront(element)
-	case now.Sub(entry.first) > settledAfter && c.maySettleLocked(now):
-		entry.settled = true
-		c.fresh.Remove(element)
-		c.clients[entry.client] = c.settled.PushFront(entry)
+	case entry.protected:
+		c.protected.MoveToFront(element)
+	case now.Sub(entry.first) > protectedAfter && c.makePlaceLocked(now):
+		entry.protected = true
+		c.probation.Remove(element)
+		c.clients[entry.client] = c.protected.PushFront(entry)
 	default:
-		c.fresh.MoveToFront(element)
+		c.probation.MoveToFront(element)
 	}
 	return entry
 }
 
 func (c *clientLRU) addLocked(client string, now time.Time) *clientEntry {
 	if len(c.clients) >= c.limit {
-		c.forgetLocked(c.fresh) // it is not empty, see maySettleLocked
+		c.forgetLocked(c.probation) // it is not empty, see makePlaceLocked
 	}
 	client = strings.Clone(client) // it may be a part of a large request
 	entry := &clientEntry{client: client, since: c.count.Add(1), first: now, last: now}
 	entry.seen = c.come.Come(client, "", "", false)
-	c.clients[client] = c.fresh.PushFront(entry)
+	c.clients[client] = c.probation.PushFront(entry)
 	return entry
 }
 
-// maySettleLocked reports whether one more client may settle. If all places are taken, a client that is idle gives
+// makePlaceLocked reports whether one more client may be protected. If all places are taken, an idle client gives
 // way.
-func (c *clientLRU) maySettleLocked(now time.Time) bool {
+func (c *clientLRU) makePlaceLocked(now time.Time) bool {
 	most := c.limit - max(1, c.limit/4)
-	if c.settled.Len() < most {
+	if c.protected.Len() < most {
 		return true
 	}
-	if most == 0 || now.Sub(c.settled.Back().Value.(*clientEntry).last) < idleAfter {
+	if most == 0 || now.Sub(c.protected.Back().Value.(*clientEntry).last) < idleAfter {
 		return false
 	}
-	c.forgetLocked(c.settled)
+	c.forgetLocked(c.protected)
 	return true
 }
 

@@ -32,10 +32,10 @@ func attachedTo(t *testing.T, options Options) *Store {
 	return a
 }
 
-// isSettled reports whether a client has sent requests for more than settledAfter.
-func (s *Store) isSettled(client string) bool {
+// isProtected reports whether a client has sent requests for more than protectedAfter.
+func (s *Store) isProtected(client string) bool {
 	element := s.clients.clients[client]
-	return element != nil && element.Value.(*clientEntry).settled
+	return element != nil && element.Value.(*clientEntry).protected
 }
 
 // submit applies a command of a client to a store that is not attached.
@@ -105,25 +105,25 @@ func TestMadeUpClientsPushOutNoSettledOne(t *testing.T) {
 		}
 		isWatched := func(key string) bool { return len(change(a, key)) == 1 }
 		submit(a, keyNotify("once", "of once"))
-		submit(a, keyNotify("settled", "of settled"))
+		submit(a, keyNotify("protected", "of protected"))
 		flood("early ", limit/2)
-		time.Sleep(settledAfter + time.Second)
-		submit(a, keyNotify("settled", "of settled"))
+		time.Sleep(protectedAfter + time.Second)
+		submit(a, keyNotify("protected", "of protected"))
 		for _, name := range []string{"first ", "second "} { // the second time more of them have stayed
 			flood(name, 3*limit)
-			time.Sleep(settledAfter + time.Second)
+			time.Sleep(protectedAfter + time.Second)
 			flood(name, 3*limit)
 		}
-		if !isWatched("of settled") || isWatched("of once") {
-			t.Error("a settled client was forgotten, or one that is not was kept")
+		if !isWatched("of protected") || isWatched("of once") {
+			t.Error("a protected client was forgotten, or one that is not was kept")
 		}
-		if !a.isSettled("settled") || a.Stats().Clients != limit {
+		if !a.isProtected("protected") || a.Stats().Clients != limit {
 			t.Errorf("%d clients are remembered", a.Stats().Clients)
 		}
 	})
 }
 
-// At most three quarters of the clients are settled. The place of one is free for another after ten minutes.
+// At most three quarters of the clients are protected. The place of one is free for another after ten minutes.
 func TestAnIdleClientGivesWayToOneThatSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := attachedTo(t, Options{MaxClients: 4})
@@ -132,19 +132,19 @@ func TestAnIdleClientGivesWayToOneThatSettles(t *testing.T) {
 			for _, client := range []string{"a", "b", "c", "d"} {
 				heard(client)
 			}
-			time.Sleep(settledAfter + time.Second)
+			time.Sleep(protectedAfter + time.Second)
 		}
-		if !a.isSettled("c") || a.isSettled("d") {
-			t.Fatal("not three of four clients are settled")
+		if !a.isProtected("c") || a.isProtected("d") {
+			t.Fatal("not three of four clients are protected")
 		}
 		time.Sleep(idleAfter / 2)
 		heard("b")
 		heard("c")
-		if heard("d"); a.isSettled("d") {
-			t.Error("a client has settled in the place of one that is not idle")
+		if heard("d"); a.isProtected("d") {
+			t.Error("a client has protected in the place of one that is not idle")
 		}
 		time.Sleep(idleAfter / 2)
-		if heard("d"); !a.isSettled("d") || a.isSettled("a") || !a.isSettled("b") {
+		if heard("d"); !a.isProtected("d") || a.isProtected("a") || !a.isProtected("b") {
 			t.Error("the idle client has not given way")
 		}
 	})
@@ -154,8 +154,8 @@ func TestAnIdleClientGivesWayToOneThatSettles(t *testing.T) {
 func TestClientsOfTheJournalAreSettled(t *testing.T) {
 	a := attachedTo(t, Options{MaxClients: 4})
 	a.clients.restore([]string{"a", "b", "c", "d", "e"})
-	if !a.isSettled("a") || !a.isSettled("c") || a.isSettled("d") || a.Stats().Clients != 4 {
-		t.Errorf("%d clients are remembered, not the first three of them as settled", a.Stats().Clients)
+	if !a.isProtected("a") || !a.isProtected("c") || a.isProtected("d") || a.Stats().Clients != 4 {
+		t.Errorf("%d clients are remembered, not the first three of them as protected", a.Stats().Clients)
 	}
 }
 

@@ -92,8 +92,8 @@ func (l *link) sendReplies() {
 	backlog.queue.drain(backlog.release)
 }
 
-// reply sends a reply, unless its request had expired, with QoS 0, as server.Server does: neither the store nor the broker waits
-// for a client that does not read.
+// reply sends a reply, unless its request had expired, with QoS 0, as server.Server does: neither the store nor the
+// broker waits for a client that does not read.
 func (l *link) reply(to address, reply statestore.Reply) {
 	if reply.Outcome == statestore.Expired {
 		l.store.drop(to.client, envelope.DroppedExpired)

@@ -203,9 +203,7 @@ func open(ctx context.Context, broker string, options Options) (*Store, error) {
 		return nil, optionError("MaxPacketSize", options.MaxPacketSize,
 			fmt.Sprintf("is below %d; 0 means %d", leastPacket, defaults.PacketSize))
 	}
-	if options.Logger == nil {
-		options.Logger = slog.New(slog.DiscardHandler)
-	}
+	options.Logger = cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
 	if options.Shared && options.Journal == nil {
 		return nil, errors.New("Options.Shared needs a Journal that several processes share")
 	}

@@ -40,7 +40,7 @@ func serve(ctx context.Context, task crashtest.Task) error {
 	go func() { // ends with the process; it may be killed while it makes a backup
 		backup := filepath.Join(task.Dir, "backup")
 		for ctx.Err() == nil {
-			_, _ = journal.Backup(ctx, task.Dir, backup, nil)
+			_, _ = journal.Backup(ctx, task.Dir, backup)
 			_ = os.Remove(backup)
 			sleep.For(ctx, 20*time.Millisecond)
 		}

@@ -13,26 +13,15 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// Progress is told how far a long operation is, in bytes or records. It is called often, by the
-// goroutine that called the operation. nil is not called.
-type Progress func(done, total uint64)
-
-func (p Progress) call(done, total uint64) {
-	if p != nil {
-		p(done, total)
-	}
-}
-
 // copyTo copies the commits that are whole, checks them, and returns the error of w. The copy has a frame
-// that closes it, so a missing end of it is noticed. progress gets bytes.
-func (s *source) copyTo(ctx context.Context, w io.Writer, progress Progress) error {
+// that closes it, so a missing end of it is noticed.
+func (s *source) copyTo(ctx context.Context, w io.Writer) error {
 	_, err := w.Write(head(s.salt))
 	for frame := range s.frames(ctx) {
 		if err != nil {
 			return err
 		}
 		failpoint.Hit(failpoint.DuringBackup)
-		progress.call(uint64(s.at), uint64(s.size))
 		_, err = w.Write(frame)
 	}
 	if s.checkEnd(); err == nil && s.err == nil && !s.closed {
@@ -46,8 +35,8 @@ func (s *source) copyTo(ctx context.Context, w io.Writer, progress Progress) err
 // [ErrUnsafe] if a symbolic link is in place of the journal. After an error it leaves nothing.
 //
 // The backup is checked before it gets its name, as with [Check]. It has the values of all keys;
-// its mode is 0600. progress gets bytes, then records.
-func Backup(ctx context.Context, dir, file string, progress Progress) (report Report, err error) {
+// its mode is 0600.
+func Backup(ctx context.Context, dir, file string) (report Report, err error) {
 	if _, err := os.Lstat(file); err == nil {
 		return Report{}, about(file, ErrExists)
 	}
@@ -61,10 +50,10 @@ func Backup(ctx context.Context, dir, file string, progress Progress) (report Re
 		return Report{}, about(file, err)
 	}
 	defer func() { err = together(err, about(file, removeIfThere(copied.Name()))) }()
-	written := s.copyTo(ctx, copied, progress)
+	written := s.copyTo(ctx, copied)
 	err = together(s.about(s.err), about(file, together(written, copied.Sync(), copied.Close())))
 	if err == nil {
-		report, err = Check(ctx, copied.Name(), progress)
+		report, err = Check(ctx, copied.Name())
 	}
 	if err == nil {
 		err = about(file, together(os.Rename(copied.Name(), file), syncDirectory(filepath.Dir(file))))
@@ -86,28 +75,28 @@ func Backup(ctx context.Context, dir, file string, progress Progress) (report Re
 // of the lost store by more than the minute. A fence that was raised after the backup is as it
 // was in the backup; new tokens are above it all the same.
 //
-// After an error it leaves no data in dir. progress gets records.
+// After an error it leaves no data in dir.
 // The report is about the new journal. It has a warning if the bound of the versions is more than
 // two minutes ahead of the clock: either this machine's clock is behind, and then versions may be
 // issued twice, or the clock of the lost store was ahead.
-func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (report Report, err error) {
+func RestoreBackup(ctx context.Context, backup, dir string) (report Report, err error) {
 	s, err := openBackup(backup)
 	if err != nil {
 		return Report{}, err
 	}
 	defer func() { err = together(err, s.close()) }()
-	claimed, err := claim(dir, false)
+	locked, err := lockDirectory(dir, false)
 	if err != nil {
 		return Report{}, err
 	}
-	defer func() { err = together(err, claimed.release()) }()
-	path := claimed.join(fileName)
+	defer func() { err = together(err, locked.release()) }()
+	path := locked.join(fileName)
 	if _, err := os.Lstat(path); err == nil {
 		return Report{}, about(path, ErrExists)
 	}
 	var unsound error
-	err = claimed.create(func(to *writer) error {
-		unsound = s.restoreTo(ctx, to, progress)
+	err = locked.create(func(to *writer) error {
+		unsound = s.restoreTo(ctx, to)
 		return unsound
 	})
 	if unsound != nil {
@@ -116,7 +105,7 @@ func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (
 	if err != nil {
 		return Report{}, about(path, err)
 	}
-	if report, err = Check(ctx, dir, nil); err != nil {
+	if report, err = Check(ctx, dir); err != nil {
 		err = together(err, removeIfThere(path))
 	}
 	report.Online = false // it is this process
@@ -124,12 +113,12 @@ func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (
 }
 
 // restoreTo writes the records to a new file, with a new identity and a higher bound.
-func (s *source) restoreTo(ctx context.Context, to *writer, progress Progress) error {
+func (s *source) restoreTo(ctx context.Context, to *writer) error {
 	if err := s.complete(ctx); err != nil {
 		return err
 	}
 	bound := hlc.Timestamp{Wall: time.Now().Add(statestore.MaxSkew).UnixMilli()}
-	err := s.items(ctx, progress, func(record statestore.Record, item statestore.Item) error {
+	err := s.items(ctx, func(record statestore.Record, item statestore.Item) error {
 		if item.Version.Compare(bound) > 0 {
 			bound = item.Version
 		}

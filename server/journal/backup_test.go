@@ -39,7 +39,7 @@ func filled(t testing.TB) string {
 
 func TestCheckCountsWhatIsThere(t *testing.T) {
 	dir := filled(t)
-	report, err := journal.Check(t.Context(), dir, nil)
+	report, err := journal.Check(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestCheckCountsWhatIsThere(t *testing.T) {
 
 	file := open(t, dir)
 	load(t, file)
-	online, err := journal.Check(t.Context(), dir, nil)
+	online, err := journal.Check(t.Context(), dir)
 	want.Online = true
 	if err != nil || !reflect.DeepEqual(online, want) {
 		t.Errorf("while a process has the journal, the report is\n%+v, error %v, want\n%+v", online, err, want)
@@ -69,7 +69,7 @@ func TestCheckFindsARecordThatNoStoreWrote(t *testing.T) {
 		dir := t.TempDir()
 		file := open(t, dir)
 		commit(t, file, statestore.Group{key("a", "1"), r})
-		if report, err := journal.Check(t.Context(), dir, nil); !errors.Is(err, want) || !strings.Contains(err.Error(), `record "kb"`) || report.Clean {
+		if report, err := journal.Check(t.Context(), dir); !errors.Is(err, want) || !strings.Contains(err.Error(), `record "kb"`) || report.Clean {
 			t.Errorf("Check has report %+v, error %v", report, err)
 		}
 	}
@@ -98,7 +98,7 @@ func TestABackupOfARunningJournalIsOneOfItsStates(t *testing.T) {
 	var err error
 	for i := 0; i < 10 && err == nil; i++ {
 		_ = os.Remove(backup)
-		report, err = journal.Backup(t.Context(), dir, backup, nil)
+		report, err = journal.Backup(t.Context(), dir, backup)
 	}
 	close(stop)
 	await.Next(stopped)
@@ -115,7 +115,7 @@ func TestABackupOfARunningJournalIsOneOfItsStates(t *testing.T) {
 	if state := keys(t, found); err != nil || state["first"] != state["second"] || len(state["first"]) != 3000 {
 		t.Errorf("the backup has records of two commits, or error %v", err)
 	}
-	if _, err := journal.Backup(t.Context(), dir, backup, nil); !errors.Is(err, journal.ErrExists) {
+	if _, err := journal.Backup(t.Context(), dir, backup); !errors.Is(err, journal.ErrExists) {
 		t.Errorf("a second Backup to the same file has error %v", err)
 	}
 	if entries := must(os.ReadDir(filepath.Dir(backup))); len(entries) != 1 {
@@ -128,14 +128,14 @@ func TestACutBackupIsRefused(t *testing.T) {
 	dir, backup := t.TempDir(), filepath.Join(t.TempDir(), "backup")
 	file := open(t, dir)
 	commit(t, file, statestore.Group{key("a", "1")}, statestore.Group{key("b", "1")})
-	if _, err := journal.Backup(t.Context(), dir, backup, nil); err != nil {
+	if _, err := journal.Backup(t.Context(), dir, backup); err != nil {
 		t.Fatal(err)
 	}
 	for size := must(os.Stat(backup)).Size() - 1; size >= 0; size-- {
 		if err := os.Truncate(backup, size); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := journal.Check(t.Context(), backup, nil); !errors.Is(err, journal.ErrDamaged) {
+		if _, err := journal.Check(t.Context(), backup); !errors.Is(err, journal.ErrDamaged) {
 			t.Fatalf("cut to %d bytes: Check has error %v", size, err)
 		}
 	}
@@ -155,7 +155,7 @@ func TestWhatCannotBeCheckedBackedUpOrRestored(t *testing.T) {
 	missing, empty, used := filepath.Join(sound, "missing"), t.TempDir(), t.TempDir()
 	open(t, used)
 	restore := func(ctx context.Context, from, to string) error {
-		_, err := journal.RestoreBackup(ctx, from, to, nil)
+		_, err := journal.RestoreBackup(ctx, from, to)
 		return err
 	}
 	fresh := filepath.Join(t.TempDir(), "fresh", "data")
@@ -172,12 +172,12 @@ func TestWhatCannotBeCheckedBackedUpOrRestored(t *testing.T) {
 		{"a restore that ends", restore(ended, backup, fresh), context.Canceled, ""},
 		{"a restore over data", restore(t.Context(), backup, sound), journal.ErrExists, backup},
 		{"a restore to a directory in use", restore(t.Context(), backup, used), journal.ErrInUse, used},
-		{"a check of what is not there", second(journal.Check(t.Context(), missing, nil)), journal.ErrNoData, missing},
-		{"a check of an empty directory", second(journal.Check(t.Context(), empty, nil)), journal.ErrNoData, empty},
-		{"a check that ends", second(journal.Check(ended, sound, nil)), context.Canceled, backup},
-		{"an export that ends", journal.Export(ended, sound, io.Discard, nil), context.Canceled, backup},
-		{"a backup of an empty directory", second(journal.Backup(t.Context(), empty, fresh+"/backup", nil)), journal.ErrNoData, empty},
-		{"a backup that ends", second(journal.Backup(ended, sound, filepath.Join(empty, "backup"), nil)), context.Canceled, backup},
+		{"a check of what is not there", second(journal.Check(t.Context(), missing)), journal.ErrNoData, missing},
+		{"a check of an empty directory", second(journal.Check(t.Context(), empty)), journal.ErrNoData, empty},
+		{"a check that ends", second(journal.Check(ended, sound)), context.Canceled, backup},
+		{"an export that ends", journal.Export(ended, sound, io.Discard), context.Canceled, backup},
+		{"a backup of an empty directory", second(journal.Backup(t.Context(), empty, fresh+"/backup")), journal.ErrNoData, empty},
+		{"a backup that ends", second(journal.Backup(ended, sound, filepath.Join(empty, "backup"))), context.Canceled, backup},
 	} {
 		if !errors.Is(test.err, test.is) || !strings.Contains(test.err.Error(), test.says) || strings.Count(test.err.Error(), "journal: ") > 1 {
 			t.Errorf("%s: the error is %v; want one that is %q and says %q", test.name, test.err, test.is, test.says)
@@ -199,7 +199,7 @@ func TestDataThatCannotBeSeenIsNotCalledMissing(t *testing.T) {
 	if err := os.Symlink("tenure.log", filepath.Join(dir, "tenure.log")); err != nil { // root too cannot follow it
 		prerequisite.Missing(t, err.Error()) // Windows asks for a right
 	}
-	if _, err := journal.Check(t.Context(), dir, nil); err == nil || errors.Is(err, journal.ErrNoData) {
+	if _, err := journal.Check(t.Context(), dir); err == nil || errors.Is(err, journal.ErrNoData) {
 		t.Errorf("Check has error %v", err)
 	}
 }
@@ -207,12 +207,12 @@ func TestDataThatCannotBeSeenIsNotCalledMissing(t *testing.T) {
 func TestInvariant36ARestoredBackupIssuesNothingTwice(t *testing.T) {
 	dir := filled(t)
 	backup := filepath.Join(t.TempDir(), "backup")
-	if _, err := journal.Backup(t.Context(), dir, backup, nil); err != nil {
+	if _, err := journal.Backup(t.Context(), dir, backup); err != nil {
 		t.Fatal(err)
 	}
 	restored := filepath.Join(t.TempDir(), "restored")
 	before := time.Now()
-	report, err := journal.RestoreBackup(t.Context(), backup, restored, nil)
+	report, err := journal.RestoreBackup(t.Context(), backup, restored)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +265,7 @@ func TestARestoredBoundNeverGoesBack(t *testing.T) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	report, err := journal.RestoreBackup(t.Context(), filepath.Join(dir, "tenure.log"), filepath.Join(t.TempDir(), "new"), nil)
+	report, err := journal.RestoreBackup(t.Context(), filepath.Join(dir, "tenure.log"), filepath.Join(t.TempDir(), "new"))
 	if err != nil || report.Bound != ahead.String() {
 		t.Errorf("the bound is %v, error %v, want %v", report.Bound, err, ahead)
 	}
@@ -280,7 +280,7 @@ func TestAnExportHasAllBytes(t *testing.T) {
 	file := open(t, dir)
 	commit(t, file, statestore.Group{key(" ", "<&>\u2028\n")}, statestore.Group{key("empty", "")}, statestore.Group{bound(hlc.Timestamp{})})
 	var out strings.Builder // the journal is running
-	if err := journal.Export(t.Context(), dir, &out, nil); err != nil {
+	if err := journal.Export(t.Context(), dir, &out); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{

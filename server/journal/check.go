@@ -43,19 +43,19 @@ type Report struct {
 // The error matches [ErrDamaged], [ErrForeign] or [ErrNewer] if that is what was found, with the
 // commit or the record; [ErrNoData] if there is nothing; [ErrUnsafe] if a symbolic link is in place of
 // a file of the directory. Other rights that [Open] would refuse are a warning in the report. The report
-// is complete if there is no error. progress gets records.
-func Check(ctx context.Context, path string, progress Progress) (report Report, err error) {
+// is complete if there is no error.
+func Check(ctx context.Context, path string) (report Report, err error) {
 	s, err := openSource(path)
 	if err != nil {
 		return Report{}, err
 	}
 	defer func() { err = together(err, s.close()) }()
-	report, err = s.inspect(ctx, progress)
+	report, err = s.inspect(ctx)
 	return report, s.about(err)
 }
 
 // inspect decodes every record.
-func (s *source) inspect(ctx context.Context, progress Progress) (Report, error) {
+func (s *source) inspect(ctx context.Context) (Report, error) {
 	report := Report{File: s.name, Online: s.online, Bytes: s.size, Warnings: s.warnings}
 	if err := s.complete(ctx); err != nil {
 		return report, err
@@ -64,7 +64,7 @@ func (s *source) inspect(ctx context.Context, progress Progress) (Report, error)
 		report.Warnings = append(report.Warnings, fmt.Sprintf(
 			"a crash left its last commit unfinished; the next start cuts off %d bytes", rest))
 	}
-	err := s.items(ctx, progress, func(_ statestore.Record, item statestore.Item) error {
+	err := s.items(ctx, func(_ statestore.Record, item statestore.Item) error {
 		report.Records++
 		switch item.Kind {
 		case statestore.KindKey:
@@ -90,13 +90,9 @@ func (s *source) inspect(ctx context.Context, progress Progress) (Report, error)
 	return report, err
 }
 
-// items calls do for each record that index has found, decoded. progress gets records.
-func (s *scan) items(ctx context.Context, progress Progress, do func(statestore.Record, statestore.Item) error) error {
-	done := uint64(0)
+// items calls do for each record that index has found, decoded.
+func (s *scan) items(ctx context.Context, do func(statestore.Record, statestore.Item) error) error {
 	for record := range s.counting(ctx) {
-		if done++; done%1024 == 0 {
-			progress.call(done, uint64(s.count))
-		}
 		item, err := record.Decode()
 		switch {
 		case errors.Is(err, statestore.ErrNewerFormat):

@@ -19,9 +19,9 @@ type directory struct {
 	lock     *flock.Flock
 }
 
-// claim takes the lock of a directory, and creates the directory if it does not exist. With owner,
+// lockDirectory takes the lock of a directory, and creates the directory if it does not exist. With owner,
 // another user must not own it. The error names the file and what to do.
-func claim(path string, owner bool) (*directory, error) {
+func lockDirectory(path string, owner bool) (*directory, error) {
 	if err := makeDirectory(path); err != nil {
 		return nil, about(path, err)
 	}

@@ -213,8 +213,8 @@ func onASmallDisk(dir string) (code int) {
 	_ = os.WriteFile(filler, make([]byte, 1<<20), 0o600)
 	restored := filepath.Join(dir, "restored", "data")
 	_, opened := journal.Open(filepath.Join(dir, "another"), journal.Options{})
-	_, backedUp := journal.Backup(ctx, data, filepath.Join(dir, "backup"), nil)
-	_, restoring := journal.RestoreBackup(ctx, filepath.Join(data, "tenure.log"), restored, nil)
+	_, backedUp := journal.Backup(ctx, data, filepath.Join(dir, "backup"))
+	_, restoring := journal.RestoreBackup(ctx, filepath.Join(data, "tenure.log"), restored)
 	for _, err := range []error{opened, backedUp, restoring} {
 		check(errors.Is(err, syscall.ENOSPC) && strings.Contains(err.Error(), "free space") && !strings.Contains(err.Error(), "\n"),
 			"on the full disk the error is %v", err)
@@ -228,7 +228,7 @@ func onASmallDisk(dir string) (code int) {
 	check(syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, "") == nil, "the disk cannot be made read-only")
 	_, err = journal.Open(data, journal.Options{})
 	check(errors.Is(err, syscall.EROFS), "on a read-only disk Open has error %v", err)
-	report, err := journal.Check(ctx, data, nil)
+	report, err := journal.Check(ctx, data)
 	check(err == nil && int(report.Keys) >= acknowledged && int(report.Keys) <= acknowledged+1, "on a read-only disk Check has report %+v, error %v; want %d keys", report, err, acknowledged)
 	// There is no room for a compacted copy: the journal goes on.
 	check(syscall.Mount("", dir, "", syscall.MS_REMOUNT, "size=1200k") == nil, "the disk cannot be made larger")

@@ -35,10 +35,10 @@ func Example() {
 		check(file.Close())
 	}
 	backup := filepath.Join(parent, "tenure.backup")
-	report, err := journal.Backup(ctx, dir, backup, nil)
+	report, err := journal.Backup(ctx, dir, backup)
 	check(err)
 	fmt.Println("backed up:", report.Keys, "key, online:", report.Online)
-	report, err = journal.RestoreBackup(ctx, backup, filepath.Join(parent, "restored"), nil)
+	report, err = journal.RestoreBackup(ctx, backup, filepath.Join(parent, "restored"))
 	check(err)
 	fmt.Println("restored:", report.Keys, "key, new identity:", report.Identity != "")
 	// Output:

@@ -34,7 +34,7 @@ type exported struct {
 
 // Export writes all records of a journal or a backup to w, as lines of JSON in UTF-8, in the order in
 // which they were changed last. path is as for [Check], and so are the errors; lines may have been written
-// before one. progress gets records.
+// before one.
 //
 //	{"kind":"key","key":"press-7/active","value":"gateway-a","version":"…","token":"…","lifetimeMillis":10000}
 //	{"kind":"key","keyBase64":"/wA=","value":"","version":"…"}
@@ -50,7 +50,7 @@ type exported struct {
 // without lifetimeMillis does not expire, and a willed one ends with the connection of its client; the
 // client of a lease is its holder. A reply has the version that it named, if it named one. A change of a lease
 // is as the status page has it.
-func Export(ctx context.Context, path string, w io.Writer, progress Progress) (err error) {
+func Export(ctx context.Context, path string, w io.Writer) (err error) {
 	s, err := openSource(path)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func Export(ctx context.Context, path string, w io.Writer, progress Progress) (e
 	encoder := json.NewEncoder(buffered)
 	encoder.SetEscapeHTML(false)
 	if err = s.complete(ctx); err == nil {
-		err = s.items(ctx, progress, func(_ statestore.Record, item statestore.Item) error {
+		err = s.items(ctx, func(_ statestore.Record, item statestore.Item) error {
 			return encoder.Encode(exportedOf(item))
 		})
 	}

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,26 +52,24 @@ type File struct {
 
 var _ statestore.Journal = (*File)(nil)
 
-// Open opens the journal in a directory, and creates both if they do not exist. If another
-// process has the directory, the error matches [ErrInUse]. Other errors match [ErrUnsafe], [ErrForeign], [ErrNewer] or [ErrDamaged], or are those
-// of the system. All name the file and what to do.
+// Open opens the journal in a directory, and creates both if they do not exist. If another process has the directory,
+// the error matches [ErrInUse]. Other errors match [ErrUnsafe], [ErrForeign], [ErrNewer] or [ErrDamaged], or are
+// those of the system. All name the file and what to do.
 //
 // Close frees the directory.
 func Open(dir string, options Options) (*File, error) {
-	if options.Logger == nil {
-		options.Logger = slog.New(slog.DiscardHandler)
-	}
-	claimed, err := claim(dir, true)
+	options.Logger = cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
+	locked, err := lockDirectory(dir, true)
 	if err != nil {
 		return nil, err
 	}
-	for _, warning := range claimed.warnings {
+	for _, warning := range locked.warnings {
 		options.Logger.Warn("journal: " + warning)
 	}
-	f := &File{dir: claimed, path: claimed.join(fileName), logger: options.Logger, began: time.Now()}
+	f := &File{dir: locked, path: locked.join(fileName), logger: options.Logger, began: time.Now()}
 	f.life, f.end = context.WithCancel(context.Background())
 	if err := f.prepare(); err != nil {
-		return nil, together(about(f.path, err), claimed.release())
+		return nil, together(about(f.path, err), locked.release())
 	}
 	return f, nil
 }

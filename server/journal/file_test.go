@@ -153,11 +153,11 @@ func TestAJournalEndsWhenAnotherFileIsInItsPlace(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Error(err)
 	}
-	report, err := journal.Backup(t.Context(), dir, filepath.Join(t.TempDir(), "backup"), nil)
+	report, err := journal.Backup(t.Context(), dir, filepath.Join(t.TempDir(), "backup"))
 	if err != nil || !report.Online || report.Keys != 2 {
 		t.Errorf("the backup of the new journal: %+v, %v", report, err)
 	}
-	if report, err := journal.Check(t.Context(), dir+".lost", nil); err != nil || report.Online || report.Keys != 1 {
+	if report, err := journal.Check(t.Context(), dir+".lost"); err != nil || report.Online || report.Keys != 1 {
 		t.Errorf("the check of the directory that was moved: %+v, %v", report, err)
 	}
 	commit(t, second, statestore.Group{key("k", "third")})

@@ -92,7 +92,6 @@ type scan struct {
 	passed *atomic.Int64 // counts the bytes that were read, if it is not nil
 
 	counts []bool // for each record, whether it counts
-	count  int    // of those that do
 	live   int64  // bytes of their IDs and values
 	err    error  // why frames, records or counting has ended early
 }
@@ -270,7 +269,6 @@ func (s *scan) index(ctx context.Context) error {
 		}
 		s.counts = append(s.counts, r.Value != nil)
 	}
-	s.count = len(latest)
 	return s.err
 }
 

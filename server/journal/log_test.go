@@ -135,7 +135,7 @@ func TestACrashDoesNotExcuseWhatWasOnTheDiskBefore(t *testing.T) {
 			if err := file.Close(); err != nil {
 				t.Error(err)
 			}
-			if _, err := journal.Check(t.Context(), left, nil); !errors.Is(err, journal.ErrDamaged) {
+			if _, err := journal.Check(t.Context(), left); !errors.Is(err, journal.ErrDamaged) {
 				t.Errorf("%s: Check has error %v", name, err)
 			}
 		}
@@ -162,7 +162,7 @@ func TestAStartAfterACrashGoesOnBehindTheLastWholeCommit(t *testing.T) {
 			if cut == len(crashed) {
 				want = maps.Clone(states[6])
 			}
-			report, _ := journal.Check(t.Context(), dir, nil) // the records are not of a store
+			report, _ := journal.Check(t.Context(), dir) // the records are not of a store
 			unfinished := cut != sizes[5] && cut != len(crashed) || garbage != ""
 			if unfinished != (len(report.Warnings) > 0) {
 				t.Errorf("cut to %d: Check has the warnings %q", cut, report.Warnings)
@@ -231,7 +231,7 @@ func TestAForgedFileTakesLittleMemory(t *testing.T) {
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := journal.Check(t.Context(), path, nil)
+		_, err := journal.Check(t.Context(), path)
 		runtime.ReadMemStats(&after)
 		if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 2<<20 || !errors.Is(err, journal.ErrDamaged) {
 			t.Errorf("%d: Check allocates %d KiB, and has error %v", i, allocated>>10, err)

@@ -43,7 +43,7 @@ func TestTheFilesAreForTheirOwnerOnly(t *testing.T) {
 	if err := errors.Join(file.Close(), os.Remove(lock)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := journal.Check(t.Context(), dir, nil); err != nil {
+	if _, err := journal.Check(t.Context(), dir); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(lock); !errors.Is(err, fs.ErrNotExist) {
@@ -60,9 +60,9 @@ func TestANamedPipeInTheDirectoryIsRefused(t *testing.T) {
 		}
 		for action, do := range map[string]func() error{
 			"Open":  func() error { _, err := journal.Open(dir, journal.Options{}); return err },
-			"Check": func() error { _, err := journal.Check(t.Context(), dir, nil); return err },
+			"Check": func() error { _, err := journal.Check(t.Context(), dir); return err },
 			"Backup": func() error {
-				_, err := journal.Backup(t.Context(), dir, filepath.Join(t.TempDir(), "backup"), nil)
+				_, err := journal.Backup(t.Context(), dir, filepath.Join(t.TempDir(), "backup"))
 				return err
 			},
 		} {
@@ -119,7 +119,7 @@ func TestADirectoryThatOthersCanChangeIsRefusedOrWarnedAbout(t *testing.T) {
 				t.Errorf("the log is %q, want %q", got, test.says)
 			}
 			// The rights do no harm to reading, which says what a store would refuse.
-			report, err := journal.Check(t.Context(), dir, nil)
+			report, err := journal.Check(t.Context(), dir)
 			if want := test.refused + test.says; err != nil || (want == "") != (len(report.Warnings) == 0) || !strings.Contains(strings.Join(report.Warnings, " "), want) {
 				t.Errorf("Check has the warnings %q, error %v", report.Warnings, err)
 			}
@@ -140,7 +140,7 @@ func TestADirectoryOfAnotherUserIsRefused(t *testing.T) {
 		if !errors.Is(err, journal.ErrUnsafe) || !strings.Contains(err.Error(), "it belongs to user 65534, and this process runs as user 0; run it as user 65534, or chown") {
 			t.Errorf("%s: Open has error %v", name, err)
 		}
-		if _, err := journal.Check(t.Context(), dir, nil); err != nil {
+		if _, err := journal.Check(t.Context(), dir); err != nil {
 			t.Errorf("%s: Check has error %v", name, err)
 		}
 	}
@@ -149,7 +149,7 @@ func TestADirectoryOfAnotherUserIsRefused(t *testing.T) {
 	if err := os.Chown(dir, 65534, -1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := journal.RestoreBackup(t.Context(), filepath.Join(filled(t), "tenure.log"), dir, nil); err != nil {
+	if _, err := journal.RestoreBackup(t.Context(), filepath.Join(filled(t), "tenure.log"), dir); err != nil {
 		t.Error(err)
 	}
 }
@@ -192,9 +192,9 @@ func TestALinkInPlaceOfAFileIsNotFollowed(t *testing.T) {
 				} else if err == nil {
 					commit(t, file, statestore.Group{key("a", "1")})
 					link() // while the journal runs
-					_, err := journal.Check(t.Context(), dir, nil)
+					_, err := journal.Check(t.Context(), dir)
 					used(err)
-					_, err = journal.Backup(t.Context(), dir, filepath.Join(t.TempDir(), "backup"), nil)
+					_, err = journal.Backup(t.Context(), dir, filepath.Join(t.TempDir(), "backup"))
 					used(err)
 					if err := file.Close(); err != nil {
 						t.Error(err)
@@ -202,9 +202,9 @@ func TestALinkInPlaceOfAFileIsNotFollowed(t *testing.T) {
 					used(nil)
 				}
 				link()
-				_, err = journal.Check(t.Context(), dir, nil)
+				_, err = journal.Check(t.Context(), dir)
 				used(err)
-				_, err = journal.RestoreBackup(t.Context(), backup, dir, nil)
+				_, err = journal.RestoreBackup(t.Context(), backup, dir)
 				used(err)
 			})
 		}
@@ -223,10 +223,10 @@ func TestALinkToADirectoryOrABackupIsFollowed(t *testing.T) {
 	if err := os.Symlink(filepath.Join(filled(t), "tenure.log"), backup); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := journal.Check(t.Context(), backup, nil); err != nil {
+	if _, err := journal.Check(t.Context(), backup); err != nil {
 		t.Error(err)
 	}
-	if _, err := journal.RestoreBackup(t.Context(), backup, filepath.Join(t.TempDir(), "new"), nil); err != nil {
+	if _, err := journal.RestoreBackup(t.Context(), backup, filepath.Join(t.TempDir(), "new")); err != nil {
 		t.Error(err)
 	}
 }

@@ -68,7 +68,7 @@ func TestOpenRefusesWhatIsNotItsFile(t *testing.T) {
 			if !errors.Is(err, test.is) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), test.says) || strings.Count(err.Error(), "journal: ") != 1 {
 				t.Errorf("the error is %v; want one that is %q, names %s, and says %q", err, test.is, path, test.says)
 			}
-			if _, err := journal.Check(t.Context(), dir, nil); !errors.Is(err, test.is) {
+			if _, err := journal.Check(t.Context(), dir); !errors.Is(err, test.is) {
 				t.Errorf("Check has error %v", err)
 			}
 			if after, _ := os.ReadFile(path); string(after) != string(test.content) {

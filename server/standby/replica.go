@@ -74,10 +74,7 @@ const campaignPause = 500 * time.Millisecond
 // that ends would wait for an answer in vain. It may be called once.
 func (r *Replica) Run(ctx context.Context) error {
 	defer r.closeListener()
-	logger := r.Options.Logger
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
+	logger := cmp.Or(r.Options.Logger, slog.New(slog.DiscardHandler))
 	for {
 		deposed, err := r.term(ctx)
 		switch {

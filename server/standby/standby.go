@@ -92,9 +92,7 @@ func Serve(ctx context.Context, socket net.Listener, options Options) error {
 	if options.Active == nil {
 		options.Active = func() string { return "" }
 	}
-	if options.Logger == nil {
-		options.Logger = slog.New(slog.DiscardHandler)
-	}
+	options.Logger = cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
 	if options.TLS != nil {
 		options.TLS = options.TLS.Clone()
 		unauthenticated.RestrictTLS(options.TLS)
@@ -126,10 +124,7 @@ func Serve(ctx context.Context, socket net.Listener, options Options) error {
 
 // handle answers one client in a goroutine of its own, within the bounds, until ctx ends.
 func (r *responder) handle(ctx context.Context, socket net.Conn) {
-	remote := socket.RemoteAddr()
-	if remote == nil {
-		remote = new(net.IPAddr)
-	}
+	remote := unauthenticated.RemoteOf(socket)
 	refuse := func(err error) {
 		r.refused.Log("reason", logs.Error(err), "remote", remote.String(), "hint", unauthenticated.Hint)
 		_ = socket.Close()

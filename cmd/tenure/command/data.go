@@ -20,7 +20,7 @@ func checkCommand() *cobra.Command {
 code is 1 if it is damaged, and 2 if there is none.`,
 		Example: "check /var/lib/tenure\ncheck --json /backups/tenure-monday | jq .keys",
 	}, "sound", func(ctx context.Context, arguments []string) (journal.Report, error) {
-		return journal.Check(ctx, arguments[0], nil)
+		return journal.Check(ctx, arguments[0])
 	})
 }
 
@@ -32,7 +32,7 @@ func backupCommand() *cobra.Command {
 the user of the store or as root. The file has the values of all keys.`,
 		Example: `backup /var/lib/tenure /backups/tenure-$(date +%F)`,
 	}, "a sound backup", func(ctx context.Context, arguments []string) (journal.Report, error) {
-		return journal.Backup(ctx, arguments[0], arguments[1], nil)
+		return journal.Backup(ctx, arguments[0], arguments[1])
 	})
 }
 
@@ -44,7 +44,7 @@ func restoreCommand() *cobra.Command {
 still have end: start the store with --hold-off and the longest TTL in use.`,
 		Example: `restore /backups/tenure-monday /var/lib/tenure`,
 	}, "restored", func(ctx context.Context, arguments []string) (journal.Report, error) {
-		return journal.RestoreBackup(ctx, arguments[0], arguments[1], nil)
+		return journal.RestoreBackup(ctx, arguments[0], arguments[1])
 	})
 }
 
@@ -58,7 +58,7 @@ version above it was issued). What is not UTF-8 is in base64.`,
 		Example: `export /var/lib/tenure | jq 'select(.kind == "key")'`,
 		Args:    Arguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			return wrongPath(journal.Export(cmd.Context(), arguments[0], output.Printable(cmd.OutOrStdout()), nil))
+			return wrongPath(journal.Export(cmd.Context(), arguments[0], output.Printable(cmd.OutOrStdout())))
 		},
 	}
 }

@@ -72,9 +72,9 @@ func (l *lockFlags) run(ctx, waiting context.Context, p *holderProcess, o lease.
 	}
 	tenure, err := l.acquire(waiting, lock)
 	if err != nil {
-		settling, cancel := l.brief()
+		brief, cancel := l.brief()
 		defer cancel()
-		_ = lock.Settle(settling) // what it has not freed is logged when the client closes
+		_ = lock.Settle(brief) // what it has not freed is logged when the client closes
 		return err
 	}
 	obtained, keeps := time.Now(), false

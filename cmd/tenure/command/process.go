@@ -104,7 +104,7 @@ func (p *process) run(ctx context.Context, reloads []reload, work func(context.C
 	var tasks sync.WaitGroup
 	tasks.Go(func() { memory.Release(working) })
 	tasks.Go(func() { p.reloadOnHangup(working, reloads) })
-	tasks.Go(func() { p.manager.Watch(watching, p.answers) })
+	tasks.Go(func() { p.manager.Watch(watching, p.node.Probe) })
 	tasks.Go(func() {
 		<-working.Done()
 		if ctx.Err() != nil { // otherwise work has ended by itself, and may be called again
@@ -116,13 +116,6 @@ func (p *process) run(ctx context.Context, reloads []reload, work func(context.C
 	unwatch()
 	tasks.Wait()
 	return err
-}
-
-// answers reports whether the process works, to the watchdog. If the locks of the store are held
-// for ever, it does not return.
-func (p *process) answers() bool {
-	p.node.Probe()
-	return true
 }
 
 // reloadOnHangup reads the files again on SIGHUP, until ctx ends.
@@ -205,7 +198,7 @@ func (f *pageFlags) start(cmd *cobra.Command, process *process, mode string) (st
 		return nil, usage(err)
 	}
 	listening, err := admin.Listen(admin.Options{
-		Addr: addr, AllowInsecure: f.insecure, Hosts: f.hosts, Node: process.node, Logger: process.logger,
+		Addr: addr, Hosts: f.hosts, Node: process.node, Logger: process.logger,
 		About: admin.About{Mode: mode, Version: programVersion(), Commit: commit, Values: f.values},
 	})
 	if err != nil {

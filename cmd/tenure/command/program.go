@@ -236,10 +236,7 @@ var version, commit string
 // programVersion returns the version. A build that is no release has its commit in that.
 func programVersion() string {
 	info, _ := debug.ReadBuildInfo()
-	if info == nil {
-		info = new(debug.BuildInfo)
-	}
-	return cmp.Or(version, info.Main.Version, "(devel)")
+	return cmp.Or(version, cmp.Or(info, new(debug.BuildInfo)).Main.Version, "(devel)")
 }
 
 // versionText is what --version prints after the name of the program.

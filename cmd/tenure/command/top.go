@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 const (
@@ -128,13 +129,13 @@ func leaseTable(ctx context.Context, page *adminclient.Page, names []string, col
 }
 
 // noStandby says that no client waits for a lease for which one has waited.
-func noStandby(lease adminclient.Lease) string {
+func noStandby(lease statestore.Lease) string {
 	since := lease.GoneSince.Local().Format(time.DateTime)
 	return fmt.Sprintf("no standby (%s gone since %s)", output.Clean(lease.Gone), since)
 }
 
 // leaseRow returns the fields of a lease, but its standby.
-func leaseRow(lease adminclient.Lease, at time.Time) string {
+func leaseRow(lease statestore.Lease, at time.Time) string {
 	millis := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 	holder, since := output.Clean(lease.Holder), at.Sub(lease.Since)
 	left := millis(lease.LeftMillis).Round(100 * time.Millisecond).String()

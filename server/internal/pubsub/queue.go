@@ -1,6 +1,7 @@
 package pubsub
 
 import (
+	"cmp"
 	"container/list"
 	"math"
 	"time"
@@ -45,7 +46,8 @@ func (w *waiting) isOver(now time.Time) bool {
 	return w.packetID == 0 && !w.Expires.IsZero() && !now.Before(w.Expires) // one that was sent must be sent again [MQTT-4.4.0-1]
 }
 
-// queue has the messages that wait for a client, guarded by Session.mu: first those that are sent, which have QoS 1, then the others.
+// queue has the messages that wait for a client, guarded by Session.mu: first those that are sent, which have QoS 1,
+// then the others.
 type queue struct {
 	receiver Receiver // of the latest connection
 	link     Link     // nil: not connected
@@ -122,11 +124,8 @@ func (s *Session) unlockAndWake() {
 // due returns the next message to send, or nil if none can be sent now. Once as many are in flight as the
 // client allows, it allows no message of QoS 0 either, to keep the order [MQTT-4.9.0-2].
 func (q *queue) due() *waiting {
-	most := int(q.receiver.ReceiveMaximum)
-	if most == 0 {
-		most = math.MaxUint16
-	}
-	if q.unsent == nil || q.sent >= most {
+	most := cmp.Or(q.receiver.ReceiveMaximum, math.MaxUint16)
+	if q.unsent == nil || q.sent >= int(most) {
 		return nil
 	}
 	return q.unsent.Value.(*waiting)

@@ -12,6 +12,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -20,14 +21,14 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/localhttp"
 )
 
 // Options configures Listen.
 type Options struct {
-	// Addr is where to listen, as host:port. Port 0 takes a free one.
+	// Addr is where to listen, as host:port that CheckAddress allows. Port 0 takes a free one.
 	Addr string
-	// AllowInsecure allows an Addr that other machines reach.
-	AllowInsecure bool
 	// Hosts are the names, beside localhost and IP addresses, for which requests are answered.
 	Hosts []string
 	// Node is what the process does. It must not be nil.
@@ -47,6 +48,8 @@ type About struct {
 }
 
 const (
+	// maxConnections bounds the open connections.
+	maxConnections = 128
 	// maxHeader bounds a request, in bytes.
 	maxHeader = 16 << 10
 	// readTimeout bounds how long a request may take to arrive, writeTimeout how long a client may take to
@@ -66,21 +69,15 @@ type Server struct {
 // Listen takes the address, so that an error comes before anything else starts. The caller calls
 // Serve, which frees it.
 func Listen(options Options) (*Server, error) {
-	if err := CheckAddress(options.Addr, options.AllowInsecure); err != nil {
-		return nil, err
-	}
-	logger := options.Logger
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
+	logger := cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
 	socket, err := net.Listen("tcp", options.Addr)
 	if err != nil {
-		return nil, fmt.Errorf("--admin: %w", err)
+		return nil, err
 	}
 	guard := newGuard(options, logger)
 	return &Server{
 		guard:  guard,
-		socket: &boundedListener{Listener: socket},
+		socket: &localhttp.Listener{Listener: socket, Most: maxConnections},
 		http: &http.Server{
 			Handler:        guard,
 			ReadTimeout:    readTimeout,
@@ -99,7 +96,7 @@ func newGuard(options Options, logger *slog.Logger) *guard {
 	routes.HandleFunc("GET /{$}", servePage)
 	routes.Handle("GET /api/state", limited(maxAnswers, view.serveState))
 	routes.Handle("GET /metrics", limited(maxScrapes, newMetrics(view, logger).serve))
-	routes.HandleFunc("GET /healthz", newHealth(options.Node.Probe).serve)
+	routes.HandleFunc("GET /healthz", view.serveHealth)
 	routes.HandleFunc("GET /readyz", view.serveReady)
 	hosts := make([]string, 0, len(options.Hosts))
 	for _, host := range options.Hosts {

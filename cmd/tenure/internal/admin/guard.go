@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/localhttp"
 )
 
 // CheckAddress checks an address to listen on. Only an address of this
@@ -19,19 +21,11 @@ func CheckAddress(address string, insecure bool) error {
 	if err != nil {
 		return fmt.Errorf("--admin %q is not host:port, like 127.0.0.1:8080: %w", address, err)
 	}
-	if insecure || isLoopback(host) {
+	if insecure || localhttp.IsLoopback(host) {
 		return nil
 	}
 	return fmt.Errorf("--admin %s lets other machines read the status page, which has no encryption and no login; "+
 		"listen on 127.0.0.1 behind a proxy that has both, or say --admin-insecure", address)
-}
-
-func isLoopback(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	address, err := netip.ParseAddr(host)
-	return err == nil && address.Unmap().IsLoopback()
 }
 
 // errForeignHost refuses a request for a name that is not this server's. A page of another site could
@@ -65,11 +59,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // isOurs reports whether a Host header names this server. An IP address does: a browser sends it
 // only to that address.
 func (g *guard) isOurs(host string) bool {
-	name := host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		name = h
-	}
-	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
+	name := localhttp.HostOf(host)
 	if _, err := netip.ParseAddr(name); err == nil {
 		return true
 	}

@@ -10,29 +10,18 @@ import (
 // probeTimeout is how long the process may take to look at its store before it counts as stuck.
 const probeTimeout = 5 * time.Second
 
-// health answers /healthz: whether the process works. A process that stands by, or that has lost
+// serveHealth answers /healthz: whether the process works. A process that stands by, or that has lost
 // its broker, works: a restart would not help. One whose store is stuck does not.
-type health struct {
-	probe func() // looks at everything that has a lock
-	// running has room for one probe. One that is stuck keeps its place, so at most one
-	// goroutine is lost.
-	running chan struct{}
-}
-
-func newHealth(probe func()) *health {
-	return &health{probe: probe, running: make(chan struct{}, 1)}
-}
-
-func (h *health) serve(w http.ResponseWriter, r *http.Request) {
+func (v *view) serveHealth(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
 	defer cancel()
 	done := make(chan struct{})
 	select {
-	case h.running <- struct{}{}:
+	case v.probing <- struct{}{}:
 		go func() {
-			defer func() { <-h.running }()
+			defer func() { <-v.probing }()
 			defer close(done)
-			h.probe()
+			v.options.Node.Probe()
 		}()
 	case <-ctx.Done():
 	}

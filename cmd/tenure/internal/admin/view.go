@@ -50,6 +50,8 @@ type reading struct {
 type view struct {
 	options Options
 	started time.Time // the process
+	// probing has room for one probe. One that is stuck keeps its place, so at most one goroutine is lost.
+	probing chan struct{}
 
 	turn  chan struct{} // has one entry while a request has what follows
 	last  *reading
@@ -57,7 +59,7 @@ type view struct {
 }
 
 func newView(options Options) *view {
-	return &view{options: options, started: time.Now(), turn: make(chan struct{}, 1)}
+	return &view{options: options, started: time.Now(), turn: make(chan struct{}, 1), probing: make(chan struct{}, 1)}
 }
 
 // read returns a reading that begins now or later. All requests that wait get the same one: ten readers cost as

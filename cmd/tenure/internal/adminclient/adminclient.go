@@ -32,28 +32,6 @@ const (
 	maxLine  = 4 << 10
 )
 
-// State is what commands read of what a page shows.
-type State struct {
-	At           time.Time     `json:"at"`
-	Info         activity.Info `json:"info"`
-	Leases       []Lease       `json:"leases"`
-	LeasesHidden int           `json:"leasesHidden"`
-}
-
-// Lease is a name that one client at a time holds. Its texts are escaped, as package activity does it.
-type Lease struct {
-	Name           string    `json:"name"`
-	Held           bool      `json:"held"`
-	Holder         string    `json:"holder"` // or the last one
-	Since          time.Time `json:"since"`  // it is held
-	LeftMillis     int64     `json:"leftMillis"`
-	NoHolderMillis int64     `json:"noHolderMillis"`
-	Gone           string    `json:"gone"` // the last standby, if there is none now; "": there was none
-	GoneSince      time.Time `json:"goneSince"`
-	Waiting        []any     `json:"waiting"`
-	WaitingHidden  int       `json:"waitingHidden"`
-}
-
 // A Probe is a question about a process.
 type Probe string
 
@@ -177,8 +155,8 @@ func firstLine(text []byte) string {
 }
 
 // State returns what the page shows now.
-func (p *Page) State(ctx context.Context) (State, error) {
-	var state State
+func (p *Page) State(ctx context.Context) (activity.State, error) {
+	var state activity.State
 	answer, text, err := p.get(ctx, "/api/state", maxState)
 	switch {
 	case err != nil:
@@ -187,7 +165,7 @@ func (p *Page) State(ctx context.Context) (State, error) {
 		return state, p.unexpected(answer, text)
 	}
 	if err := json.Unmarshal(text, &state); err != nil || state.At.IsZero() {
-		return State{}, p.unexpected(answer, text)
+		return activity.State{}, p.unexpected(answer, text)
 	}
 	return state, nil
 }

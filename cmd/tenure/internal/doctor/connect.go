@@ -1,17 +1,18 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/localhttp"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/transport"
@@ -31,12 +32,6 @@ const (
 func (d *doctor) hasSecret() bool {
 	o := d.options.Client
 	return len(o.Password) > 0 || o.PasswordFile != "" || o.TokenFile != ""
-}
-
-// isLocal reports whether a broker is on this machine, by its name.
-func isLocal(server *url.URL) bool {
-	address, err := netip.ParseAddr(server.Hostname())
-	return err == nil && address.IsLoopback() || server.Hostname() == "localhost"
 }
 
 // connect returns a client if the broker accepts it; else nil. It tries once.
@@ -63,10 +58,7 @@ func (d *doctor) connect(ctx context.Context, server *url.URL) *transport.Client
 	}
 	var encryption tls.ConnectionState
 	if mqtt.IsEncrypted(server) {
-		config := options.TLS.Config.Clone()
-		if config == nil {
-			config = new(tls.Config)
-		}
+		config := cmp.Or(options.TLS.Config.Clone(), new(tls.Config))
 		config.VerifyConnection = func(state tls.ConnectionState) error {
 			encryption = state
 			return nil
@@ -95,7 +87,7 @@ func (d *doctor) encrypted(server *url.URL, reached string, state tls.Connection
 	const name = "connection"
 	found := fmt.Sprintf("%s answers in %v", reached, rounded(d.network))
 	if len(state.PeerCertificates) == 0 {
-		if d.hasSecret() && !isLocal(server) {
+		if d.hasSecret() && !localhttp.IsLoopback(server.Hostname()) {
 			return warning(name, found+"; the network can read the password", "write mqtts or wss in --broker")
 		}
 		return ok(name, found+", without encryption")

@@ -8,12 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/localhttp"
 )
 
 const (
@@ -40,7 +40,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%q is neither unix:PATH nor host:port, like 127.0.0.1:8090: %w", address, err)
 	}
-	if !isLoopback(host) {
+	if !localhttp.IsLoopback(host) {
 		return nil, fmt.Errorf("%s is an address that other machines reach, and there is no login: listen on 127.0.0.1 or a Unix socket", address)
 	}
 	return new(net.ListenConfig).Listen(ctx, "tcp", address)
@@ -72,11 +72,6 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	return socket, nil
 }
 
-func isLoopback(host string) bool {
-	address, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && address.Unmap().IsLoopback()
-}
-
 // Serve answers on a socket until ctx ends, and closes it.
 func (e *Election) Serve(ctx context.Context, socket net.Listener) error {
 	mux := http.NewServeMux()
@@ -101,7 +96,7 @@ func (e *Election) Serve(ctx context.Context, socket net.Listener) error {
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: patience, WriteTimeout: patience, IdleTimeout: patience, MaxHeaderBytes: maxBody,
 	}
-	bounded := &listener{Listener: socket, places: make(chan struct{}, maxConnections), ended: ctx.Done()}
+	bounded := &localhttp.Listener{Listener: socket, Most: maxConnections}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(bounded) }()
 	select {
@@ -120,12 +115,8 @@ func (e *Election) Serve(ctx context.Context, socket net.Listener) error {
 // name that the page's owner lets stand for this machine.
 func guard(next http.Handler, unix bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = strings.Trim(r.Host, "[]")
-		}
 		switch {
-		case !unix && !isLoopback(host):
+		case !unix && !localhttp.IsLoopback(localhttp.HostOf(r.Host)):
 			http.Error(w, "ask for 127.0.0.1 or localhost", http.StatusMisdirectedRequest)
 		case r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "":
 			http.Error(w, "this is for programs, and not for web pages", http.StatusForbidden)
@@ -182,38 +173,4 @@ func (e *Election) confirm(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
-}
-
-// listener bounds the connections: those beyond wait to be accepted.
-type listener struct {
-	net.Listener
-	places chan struct{}
-	ended  <-chan struct{}
-}
-
-// Accept implements net.Listener.
-func (l *listener) Accept() (net.Conn, error) {
-	select {
-	case l.places <- struct{}{}:
-	case <-l.ended:
-		return nil, net.ErrClosed
-	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.places
-		return nil, err
-	}
-	return &conn{c, sync.OnceFunc(func() { <-l.places })}, nil
-}
-
-// conn has a place until it is closed.
-type conn struct {
-	net.Conn
-	free func()
-}
-
-// Close implements net.Conn.
-func (c *conn) Close() error {
-	c.free()
-	return c.Conn.Close()
 }

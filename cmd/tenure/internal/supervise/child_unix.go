@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killLeft kills what the program's group has left, and what is left to this process, and returns
-// when all is gone. Without the guard, what the program left cannot be told from what others left to
-// this process, so that is killed, too: two programs must not run. reaped says that the guard has told the
-// result of the program; it may have been killed after it took that. killLeft calls report with what cannot be killed, when that changes.
+// killLeft kills what the program's group has left, and what is left to this process, and returns when all is gone.
+// Without the guard, what the program left cannot be told from what others left to this process, so that is killed,
+// too: two programs must not run. reaped says that the guard has told the result of the program; it may have been
+// killed after it took that. killLeft calls report with what cannot be killed, when that changes.
 func killLeft(group int, reaped bool, report func(stuck string)) {
 	reported := ""
 	reaped = reaped || resultTaken(group)

@@ -25,7 +25,7 @@ const (
 	leastInterval = 10 * time.Millisecond
 )
 
-// Manager is the service manager of this process. The zero value and nil are a manager that is not
+// Manager is the service manager of this process. The zero value is a manager that is not
 // there: all methods do nothing. It is safe for concurrent use.
 type Manager struct {
 	timeout time.Duration // of the watchdog; 0: there is none
@@ -74,20 +74,19 @@ func (m *Manager) Status(status string) { m.send("STATUS=" + line(status)) }
 // Stopping says that the process ends, because it was asked to.
 func (m *Manager) Stopping() { m.send("STOPPING=1\nSTATUS=stopping") }
 
-// Watch tells the watchdog that the process works, until ctx ends: each time that answers has
-// returned true. While answers does not return, or returns false, the watchdog hears nothing, and
-// kills the process after the time of WatchdogSec. Without a watchdog Watch returns at once.
-func (m *Manager) Watch(ctx context.Context, answers func() bool) {
-	if m == nil || m.timeout == 0 {
+// Watch tells the watchdog that the process works, until ctx ends: each time that probe has
+// returned. While it does not, the watchdog hears nothing, and kills the process after the time of
+// WatchdogSec. Without a watchdog Watch returns at once.
+func (m *Manager) Watch(ctx context.Context, probe func()) {
+	if m.timeout == 0 {
 		return
 	}
 	// A third: one message may be late without harm.
 	ticker := time.NewTicker(max(m.timeout/3, leastInterval))
 	defer ticker.Stop()
 	for {
-		if answers() {
-			m.send("WATCHDOG=1")
-		}
+		probe()
+		m.send("WATCHDOG=1")
 		select {
 		case <-ctx.Done():
 			return
@@ -98,9 +97,6 @@ func (m *Manager) Watch(ctx context.Context, answers func() bool) {
 
 // Close ends the connection. Later messages are not sent.
 func (m *Manager) Close() {
-	if m == nil {
-		return
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.conn != nil {
@@ -110,9 +106,6 @@ func (m *Manager) Close() {
 }
 
 func (m *Manager) send(message string) {
-	if m == nil {
-		return
-	}
 	m.mu.Lock()
 	err := m.writeLocked(message)
 	first := err != nil && !m.lost
