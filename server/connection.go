@@ -194,15 +194,26 @@ func limitKeepAlive(asked uint16, version byte) (seconds uint16) {
 	return min(asked, maxKeepAlive)
 }
 
-// extendDeadline gives the client one and a half keep-alives for its next packet [MQTT-3.1.2-22].
-func (c *connection) extendDeadline() { c.setReadDeadline(time.Now().Add(c.silenceAllowed)) }
+// extendDeadline gives the client one and a half keep-alives for its next packet [MQTT-3.1.2-22]. That may be 27
+// hours, so a packet that takes bytes which others could have has less time.
+func (c *connection) extendDeadline() {
+	patience := c.silenceAllowed
+	if c.arriving > arrivingAssured && c.input.Incomplete() {
+		patience = min(patience, completeWithin)
+	}
+	c.setReadDeadline(time.Now().Add(patience))
+}
 
 func (c *connection) setReadDeadline(t time.Time) {
 	_ = c.socket.SetReadDeadline(t) // fails on a closed connection, as the read will
 }
 
-// arrivingAssured is how many bytes of a packet that arrives do not count for its user.
-const arrivingAssured = 16 << 10
+const (
+	// arrivingAssured is how many bytes of a packet that arrives do not count for its user.
+	arrivingAssured = 16 << 10
+	// completeWithin is how long a packet may take to arrive once it has more.
+	completeWithin = 30 * time.Second
+)
 
 // takeArriving takes bytes for a large packet that arrives, or gives them back if more is negative. It
 // returns errArriving if the client's user may have no more.
@@ -211,6 +222,9 @@ func (c *connection) takeArriving(more int) error {
 	if !c.server.arriving.Change(c.identity.User, max(0, after-arrivingAssured)-max(0, c.arriving-arrivingAssured)) {
 		return errArriving
 	}
-	c.arriving = after
+	begins := c.arriving <= arrivingAssured && after > arrivingAssured
+	if c.arriving = after; begins {
+		c.extendDeadline()
+	}
 	return nil
 }

@@ -34,6 +34,8 @@ var (
 	endStopped = &ending{shown: activity.ReasonStopped, told: mqtt.Refuse(mqtt.ShuttingDown, "server shutting down")}
 	// endSlow: a write took too long, or a notification did not fit.
 	endSlow = &ending{shown: activity.ReasonSlow, cause: errors.New("the client did not read what was written to it")}
+	// endIncomplete: also within less time than the keep-alive, see extendDeadline.
+	endIncomplete = &ending{shown: activity.ReasonIncomplete, cause: errors.New("a packet was not complete in time")}
 	// endLost: the connection broke, or too many others have not authenticated.
 	endLost = &ending{shown: activity.ReasonLost, cause: net.ErrClosed}
 	// endPanicked: the goroutine of the connection panicked.
@@ -56,6 +58,8 @@ func (c *connection) readEnding(err error) *ending {
 	switch {
 	case mqtt.RefusalIn(err) != nil || c.failedHandshake(err):
 		return fault(err)
+	case errors.Is(err, os.ErrDeadlineExceeded) && c.input.Incomplete():
+		return endIncomplete
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &ending{shown: activity.ReasonSilent, cause: err}
 	}

@@ -132,9 +132,9 @@ type Limits struct {
 	// Subscriptions bounds the subscriptions of one client. Default 1,000.
 	Subscriptions int
 	// AllSubscriptionBytes bounds what the subscriptions of all clients take up. One counts
-	// for twice the length of its filter and 768 bytes, and one client may take at most as
-	// much as is left for all others, and 16 KiB in any case, like AllSessionBytes.
-	// Default 256 MiB.
+	// for twice the length of its filter and 768 bytes, and for 64 KiB more if it is the first with + at
+	// certain levels, two or more. One client may take at most as much as is left for all others, and
+	// 16 KiB in any case, like AllSessionBytes. Default 256 MiB.
 	AllSubscriptionBytes int64
 }
 

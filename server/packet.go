@@ -194,5 +194,5 @@ func (s *Server) publishReply(reply *encodedPublish, turn *fairqueue.Place) {
 		Properties: reply.Properties,
 		Payload:    reply.Payload,
 		Borrowed:   true,
-	}, turn.Yield)
+	}, func() bool { return s.yield(turn) })
 }

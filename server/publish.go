@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/wire"
@@ -95,7 +96,13 @@ func (s *Server) passOn(c *connection, p *mqtt.Publish) (matched bool) {
 	if p.MessageExpiry > 0 {
 		message.Expires = time.Now().Add(time.Duration(p.MessageExpiry) * time.Second)
 	}
-	return s.messages.Publish(&message, c.readTurn.Yield)
+	return s.messages.Publish(&message, func() bool { return s.yield(c.readTurn) && !c.isClosed() })
+}
+
+// yield lets others have their turns during a long task, and reports whether the server goes on.
+func (s *Server) yield(turn *fairqueue.Place) (goOn bool) {
+	turn.Yield()
+	return !s.stopping.Load()
 }
 
 // message returns what is passed on of a PUBLISH or a Will, whose payload it shares.
@@ -164,7 +171,8 @@ func (c *connection) subscribe(asked wire.Subscription, identifier int) (code by
 func whyNotSubscribed(code byte) string {
 	switch code {
 	case mqtt.QuotaExceeded:
-		return "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"
+		return "the client, or all together, have as many subscriptions as they may: " +
+			"Options.Limits.Subscriptions, --max-subscriptions, Options.Limits.AllSubscriptionBytes"
 	case mqtt.SharedNotSupported:
 		return "this server has no shared subscriptions"
 	case mqtt.NotAuthorized:

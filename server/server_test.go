@@ -245,7 +245,8 @@ func TestTheLogSaysWhyASubscriptionIsRefused(t *testing.T) {
 		{"$SYS/#", "the client may not read these topics; none has messages that begins with $"},
 		{"$share/g/#", "this server has no shared subscriptions"},
 		{"a", ""},
-		{"b", "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"},
+		{"b", "the client, or all together, have as many subscriptions as they may: Options.Limits.Subscriptions, " +
+			"--max-subscriptions, Options.Limits.AllSubscriptionBytes"},
 	} {
 		c.Write(rawmqtt.SubscribeTo(7, 0, test.filter))
 		c.Read()

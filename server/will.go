@@ -221,6 +221,6 @@ func (s *Server) publishOrdinaryWill(will *ordinaryWill, turn *fairqueue.Place) 
 		message.Expires = time.Now().Add(time.Duration(will.expiry) * time.Second)
 	}
 	turn.Begin()
-	s.messages.Publish(&message, turn.Yield)
+	s.messages.Publish(&message, func() bool { return s.yield(turn) })
 	turn.End()
 }

@@ -99,6 +99,9 @@ func (f *Filter) Next() ([]byte, error) {
 	}
 }
 
+// Incomplete reports whether bytes have arrived that Next has not returned, also at the end.
+func (f *Filter) Incomplete() bool { return f.start < f.end }
+
 // next returns the packet at the front of the buffer, checked, or nil if the packet is not complete or the
 // reading has ended.
 func (f *Filter) next() []byte {

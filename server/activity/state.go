@@ -113,6 +113,8 @@ const (
 	ReasonLost = "connection lost"
 	// ReasonSilent: the client was silent for one and a half keep-alives.
 	ReasonSilent = "silent for longer than its keep-alive"
+	// ReasonIncomplete: the rest of a packet did not arrive in time.
+	ReasonIncomplete = "left a packet incomplete"
 	// ReasonTakenOver: another connection with the same client id has taken its place.
 	ReasonTakenOver = "taken over"
 	// ReasonSlow: the client did not read what was written to it.

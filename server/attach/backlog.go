@@ -11,16 +11,20 @@ import (
 )
 
 const (
-	// backlogSize bounds the backlog in bytes, besides two of the largest packets. Half of it and one packet
-	// are the most that one client can have alone.
+	// backlogSize bounds the backlog in bytes, besides two of the largest packets, and what protectedBytes adds.
+	// Half of it and one packet are the most that one client can have alone.
 	backlogSize = 16 << 20
+	// protectedBytes are for each protected client though others have filled the backlog, until twice as much waits.
+	// They suffice for some changes of leases.
+	protectedBytes = 8 << 10
 	// requestOverhead is what a request costs besides its texts and value while it waits.
 	requestOverhead = 1 << 10
 )
 
 // backlog is the replies that wait for a commit, and the queue of all that wait to be sent. What has waited for
 // a commit is bounded: the goroutine that takes requests from the broker must not wait for a disk, because the
-// renewals of all clients come the same way. A client may have at most as much as is left for all others.
+// renewals of all clients come the same way. A client may have at most as much as is left for all others. As
+// much again is for small requests of protected clients only: one publisher can claim any number of new ids.
 //
 // It is safe for concurrent use.
 type backlog struct {
@@ -38,12 +42,13 @@ type backlog struct {
 // waitingReply is a reply, or another message, that waits.
 type waitingReply struct {
 	address
-	link    *link // on which the request came
-	bytes   int64
-	shared  bool             // they are a part of the backlog; otherwise of link.unsent
-	reply   statestore.Reply // after the commit
-	message *mqtt.Message    // in place of reply, if it is not nil
-	refused bool             // the backlog has no place for its value
+	link      *link // on which the request came
+	bytes     int64
+	protected bool             // its client is, see clientLRU
+	shared    bool             // they are a part of the backlog; otherwise of link.unsent
+	reply     statestore.Reply // after the commit
+	message   *mqtt.Message    // in place of reply, if it is not nil
+	refused   bool             // the backlog has no place for its value
 }
 
 func newBacklog(maxPacket int64, committing func() int64) *backlog {
@@ -63,7 +68,7 @@ func newBacklog(maxPacket int64, committing func() int64) *backlog {
 func (b *backlog) take(w *waitingReply, bytes int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.committing() >= b.full || !b.growLocked(w, bytes) {
+	if b.committing() >= b.most(w) || !b.growLocked(w, bytes) {
 		return false
 	}
 	w.shared = true
@@ -71,9 +76,20 @@ func (b *backlog) take(w *waitingReply, bytes int64) bool {
 	return true
 }
 
+// most returns how many bytes may wait with those of a reply.
+func (b *backlog) most(w *waitingReply) int64 {
+	if w.protected {
+		return 2 * b.full
+	}
+	return b.full
+}
+
 func (b *backlog) growLocked(w *waitingReply, bytes int64) bool {
-	own := b.clients[w.client]
-	if !b.bytes.Take(own, bytes, 0) {
+	own, assured := b.clients[w.client], int64(0)
+	if w.protected {
+		assured = protectedBytes
+	}
+	if b.bytes.Used()+bytes > b.most(w) || !b.bytes.Take(own, bytes, assured) {
 		return false
 	}
 	b.clients[strings.Clone(w.client)] = own + bytes // the id is a part of a longer topic

@@ -2,11 +2,14 @@ package attach
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -41,6 +44,50 @@ func TestAClientLeavesTheHalfOfTheBacklogToOthers(t *testing.T) {
 	if b := newBacklog(packet, func() int64 { return 0 }); !b.take(waitingOf("a"), packet+requestOverhead) {
 		t.Error("one of the largest packets can never be taken")
 	}
+}
+
+// unwritten is a journal without data. A store that does not serve commits nothing.
+type unwritten struct{ statestore.Journal }
+
+func (unwritten) Load(context.Context, func(statestore.Record) error) (former statestore.Former, err error) {
+	return former, nil
+}
+
+func (unwritten) Standing() error                                  { return nil }
+func (unwritten) Commit(context.Context, []statestore.Group) error { return nil }
+
+// One publisher can make up any number of ids, but it takes a minute to make the store know them.
+func TestMadeUpClientsLeaveTheHalfOfTheBacklogToThoseThatTheStoreKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := attachedTo(t, Options{Journal: unwritten{}})
+		l := s.newLink(t.Context())
+		set := func(client string, size int) (taken bool) {
+			payload := resp3.AppendCommand(nil, "SET", client, strings.Repeat("v", size))
+			before := s.Stats().Busy
+			l.submit(address{client: client}, statestore.Parse(statestore.Request{Client: client, Payload: payload}))
+			return s.Stats().Busy == before
+		}
+		for range 2 {
+			l.submit(address{client: "known"}, keyNotify("known", "k"))
+			time.Sleep(protectedAfter + time.Second)
+		}
+		for _, size := range []int{64 << 10, 0} {
+			for i := 0; set(fmt.Sprint("made up ", size, i), size); i++ {
+			}
+		}
+		taken := 0
+		for set("known", 100) {
+			taken++
+		}
+		if taken < 4 || taken > 8 {
+			t.Errorf("%d small changes of a client that the store knows are taken, want about 6", taken)
+		}
+		for i := 0; s.backlog.take(&waitingReply{address: address{client: fmt.Sprint(i)}, protected: true}, small); i++ {
+		}
+		if most, used := 2*s.backlog.full, s.backlog.bytes.Used(); used > most || used < most-large {
+			t.Errorf("all that wait have %d bytes, of %d", used, most)
+		}
+	})
 }
 
 func TestAReplyGrowsWithinTheShareOfItsClient(t *testing.T) {

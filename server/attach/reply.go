@@ -30,7 +30,7 @@ func (to *address) cost() int64 { return requestOverhead + int64(len(to.topic)+l
 // refused.
 func (l *link) submit(to address, command statestore.Command) {
 	engine, backlog := l.store.engine, l.store.backlog
-	seen := l.store.clients.heard(command.Client, command.Verb == statestore.VerbKeyNotify)
+	seen, protected := l.store.clients.heard(command.Client, command.Verb == statestore.VerbKeyNotify)
 	reply, ok := engine.TrySubmit(command)
 	if ok {
 		l.store.note(seen, &command, &reply)
@@ -41,7 +41,7 @@ func (l *link) submit(to address, command statestore.Command) {
 	if command.Verb != statestore.VerbGet && command.Verb != statestore.VerbKeyNotify {
 		bytes += int64(len(command.Key) + len(command.Value))
 	}
-	waiting := &waitingReply{link: l, address: to}
+	waiting := &waitingReply{link: l, address: to, protected: protected}
 	if !backlog.take(waiting, bytes) {
 		l.later(&waitingReply{address: to, bytes: to.cost(), message: l.busy(to)})
 		return

@@ -74,9 +74,10 @@ type Options struct {
 	// are not there, and Serve ends with ErrStaleData: begin with an empty journal then, and a
 	// Store.HoldOff.
 	//
-	// Requests that must wait for a commit have a bounded backlog, which the clients share. The store
-	// refuses what does not fit, with the status 503: the error of a client matches
-	// transport.ErrServerBusy and transport.ErrOutcomeUnknown. Leases try again by themselves.
+	// Requests that must wait for a commit have a bounded backlog, which the clients share. Half of it is for
+	// small requests of clients that were heard for more than a minute. The store refuses what does not fit,
+	// with the status 503: the error of a client matches transport.ErrServerBusy and
+	// transport.ErrOutcomeUnknown. Leases try again by themselves.
 	// Renewals need no commit, so they always fit.
 	Journal statestore.Journal
 	// Shared says that several processes share Journal, of which one at a time has it, as with

@@ -1,6 +1,8 @@
 package integration_test
 
 import (
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -8,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/server/servertest"
@@ -59,29 +62,55 @@ func TestUnfinishedPacketsKeepNoOtherUserFromSending(t *testing.T) {
 	}
 }
 
-// Bytes of a packet that is not complete keep no connection.
-func TestEachPacketMustBeCompleteWithinTheKeepAlive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := dialInMemory(t, testsupport.ConnectPacket{ID: "p", KeepAlive: 60})
-		for _, b := range []byte{0x30, 100, 0, 1, 't'} {
-			c.Write([]byte{b})
-			time.Sleep(20 * time.Second)
-		}
-		c.MustBeClosed()
-	})
-}
-
-// dialInMemory connects to a server in memory.
-func dialInMemory(t *testing.T, login testsupport.ConnectPacket) *testsupport.RawClient {
-	t.Helper()
-	s := servertest.NewWithOptions(t, servertest.Options{InMemory: true})
-	conn, err := s.DialContext(t.Context(), "", "")
-	if err != nil {
-		t.Fatal(err)
+// Bytes of a packet that is not complete keep no connection, and those that others could have for half a minute.
+func TestEachPacketMustBeCompleteInTime(t *testing.T) {
+	const longest = math.MaxUint16
+	small, large := []byte{0x30, 100, 0, 1, 't'}, unfinished(false)
+	for name, test := range map[string]struct {
+		keepAlive      uint16
+		old            bool
+		before, packet []byte
+		after          time.Duration
+	}{
+		"small":                 {60, false, nil, small, 90 * time.Second},
+		"large":                 {60, false, nil, large, 30 * time.Second},
+		"MQTT 3.1.1":            {longest, true, nil, unfinished(true), 30 * time.Second},
+		"a short keep-alive":    {10, false, nil, large, 15 * time.Second},
+		"after a complete one":  {60, false, unfinished(false), large, 30 * time.Second},
+		"nothing after a large": {60, false, unfinished(false), nil, 90 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := servertest.NewWithOptions(t, servertest.Options{InMemory: true})
+				conn, err := s.DialContext(t.Context(), "", "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				c := testsupport.ConnectPacket{ID: "p", KeepAlive: test.keepAlive, Old: test.old}.Start(t, conn)
+				if code := c.ReasonCode(); code != 0 {
+					t.Fatalf("CONNACK %#x", code)
+				}
+				_ = c.Conn.SetDeadline(time.Time{})
+				began := time.Now()
+				if test.before != nil {
+					c.Write(test.before, []byte{0})
+				}
+				for part := range slices.Chunk(test.packet, len(test.packet)/3+1) { // bytes alone give no more time
+					c.Write(part)
+					time.Sleep(4 * time.Second)
+				}
+				if packet, err := c.TryRead(); err == nil || time.Since(began) != test.after {
+					t.Errorf("it ends after %v, want %v; %q", time.Since(began), test.after, packet)
+				}
+				synctest.Wait()
+				reason := activity.ReasonIncomplete
+				if test.packet == nil {
+					reason = activity.ReasonSilent
+				}
+				if got := s.Server().State().Clients[0].Reason; got != reason {
+					t.Errorf("the page says %q, want %q", got, reason)
+				}
+			})
+		})
 	}
-	c := login.Start(t, conn)
-	if code := c.ReasonCode(); code != 0 {
-		t.Fatalf("CONNACK %#x", code)
-	}
-	return c
 }

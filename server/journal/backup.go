@@ -2,7 +2,9 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -35,7 +37,7 @@ func (s *source) copyTo(ctx context.Context, w io.Writer) error {
 // [ErrUnsafe] if a symbolic link is in place of the journal. After an error it leaves nothing.
 //
 // The backup is checked before it gets its name, as with [Check]. It has the values of all keys;
-// its mode is 0600.
+// its mode is 0600. A crash may leave an empty file with that name.
 func Backup(ctx context.Context, dir, file string) (report Report, err error) {
 	if _, err := os.Lstat(file); err == nil {
 		return Report{}, about(file, ErrExists)
@@ -56,10 +58,26 @@ func Backup(ctx context.Context, dir, file string) (report Report, err error) {
 		report, err = Check(ctx, copied.Name())
 	}
 	if err == nil {
-		err = about(file, together(os.Rename(copied.Name(), file), syncDirectory(filepath.Dir(file))))
+		err = about(file, publish(copied.Name(), file))
 	}
 	report.File, report.Online = file, s.online
 	return report, err
+}
+
+// publish gives a file another name, unless there is one with that name. An empty file reserves the name: a
+// rename would replace a file, and not all file systems have hard links.
+func publish(temporary, name string) error {
+	reserved, err := createFile(name, nil)
+	if errors.Is(err, fs.ErrExist) {
+		return ErrExists
+	}
+	if err != nil {
+		return err
+	}
+	if err := together(reserved.Close(), os.Rename(temporary, name)); err != nil {
+		return together(err, os.Remove(name))
+	}
+	return syncDirectory(filepath.Dir(name))
 }
 
 // RestoreBackup makes a journal in dir from a backup. dir must have none; it is created if it

@@ -123,6 +123,21 @@ func TestABackupOfARunningJournalIsOneOfItsStates(t *testing.T) {
 	}
 }
 
+func TestABackupDoesNotReplaceAFileThatAppearsMeanwhile(t *testing.T) {
+	dir, backup := filled(t), filepath.Join(t.TempDir(), "backup")
+	_, err := journal.Backup(meddling{t.Context(), func() {
+		if err := os.WriteFile(backup, []byte("of another program"), 0o600); err != nil {
+			t.Error(err)
+		}
+	}}, dir, backup)
+	if got := string(must(os.ReadFile(backup))); !errors.Is(err, journal.ErrExists) || got != "of another program" {
+		t.Errorf("Backup has error %v, and the file has %.40q", err, got)
+	}
+	if entries := must(os.ReadDir(filepath.Dir(backup))); len(entries) != 1 {
+		t.Errorf("beside the file there are %v", entries)
+	}
+}
+
 // Of a backup that was cut short nothing is believed: it has an end, whatever its journal had.
 func TestACutBackupIsRefused(t *testing.T) {
 	dir, backup := t.TempDir(), filepath.Join(t.TempDir(), "backup")
@@ -297,4 +312,15 @@ func TestAnExportHasAllBytes(t *testing.T) {
 	if got, want := out.String(), text.Replace(strings.Join(want, "\n"))+"\n"; got != want {
 		t.Errorf("the export is\n%s, want\n%s", got, want)
 	}
+}
+
+// A meddling context does something whenever it is asked whether it has ended.
+type meddling struct {
+	context.Context
+	do func()
+}
+
+func (m meddling) Err() error {
+	m.do()
+	return m.Context.Err()
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/gofrs/flock"
@@ -46,6 +47,19 @@ func (d *directory) create(fill func(*writer) error) error {
 		to := newWriter(file, salt)
 		return together(fill(to), to.close())
 	})
+}
+
+// checkEmpty refuses a directory without a journal that has other files: these may be the data of a store.
+func (d *directory) checkEmpty() error {
+	entries, err := os.ReadDir(d.path)
+	own := []string{lockName, newName, holderName, holderName + ".new"}
+	for _, entry := range entries {
+		if entry.Type().IsRegular() && !slices.Contains(own, entry.Name()) {
+			return fmt.Errorf("%w: it does not exist, and a new one begins in a directory without other files; %s is there",
+				ErrForeign, d.join(entry.Name()))
+		}
+	}
+	return err
 }
 
 // replace puts a new file, with content and what write adds, in place of one of the directory, durably: an error, a

@@ -58,7 +58,8 @@
 //
 //	ErrInUse      another process has the directory: stop it, or use another directory
 //	ErrDamaged    the file is not what was written: restore a backup
-//	ErrForeign    the file belongs to another program: use another directory
+//	ErrForeign    the file belongs to another program, or the directory has other files and no
+//	              journal: use another directory
 //	ErrNewer      a newer version wrote the file: use that version
 //	ErrUnsafe     other users could change the data: change the rights, or use another directory
 //	ErrExists     restore or backup would overwrite data: use another name

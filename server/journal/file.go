@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -59,6 +60,9 @@ var _ statestore.Journal = (*File)(nil)
 // Close frees the directory.
 func Open(dir string, options Options) (*File, error) {
 	options.Logger = cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
+	if whole, err := filepath.Abs(dir); err == nil { // the process may change its directory
+		dir = whole
+	}
 	locked, err := lockDirectory(dir, true)
 	if err != nil {
 		return nil, err
@@ -79,7 +83,9 @@ func Open(dir string, options Options) (*File, error) {
 func (f *File) prepare() error {
 	_, err := os.Lstat(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = f.dir.create(func(*writer) error { return nil })
+		if err = f.dir.checkEmpty(); err == nil {
+			err = f.dir.create(func(*writer) error { return nil })
+		}
 	} else if err == nil {
 		err = removeIfThere(f.dir.join(newName))
 	}

@@ -10,6 +10,10 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gofrs/flock"
 
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
@@ -130,6 +134,26 @@ func TestASecondOpenIsRefusedWithTheHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, dir)
+}
+
+// A check or a backup has the lock for a moment, to see if a process has it.
+func TestOpenWaitsForALockThatIsHeldForAMoment(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		lock := flock.New(filepath.Join(dir, "tenure.lock"))
+		if locked, err := lock.TryRLock(); !locked {
+			t.Fatal(err)
+		}
+		time.AfterFunc(15*time.Millisecond, func() { _ = lock.Close() })
+		open(t, dir)
+	})
+}
+
+func TestAJournalOutlivesAChangeOfTheWorkingDirectory(t *testing.T) {
+	t.Chdir(t.TempDir())
+	file := open(t, "data")
+	t.Chdir(t.TempDir())
+	commit(t, file, statestore.Group{key("k", "1")})
 }
 
 // A directory that is moved away under a running store, and made anew, has two stores. The first one

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/gofrs/flock"
 )
@@ -43,6 +45,12 @@ func (s *scan) checkSynced(h holder) error {
 	return nil
 }
 
+// lockTimeout is how long a start waits for the lock, and lockRetry how often it tries to take it.
+const (
+	lockTimeout = 50 * time.Millisecond
+	lockRetry   = 10 * time.Millisecond
+)
+
 // newLock returns the lock of a directory, which is not taken: a file that one process locks.
 func newLock(dir string, flags int) (*flock.Flock, error) {
 	path := filepath.Join(dir, lockName)
@@ -52,14 +60,17 @@ func newLock(dir string, flags int) (*flock.Flock, error) {
 	return flock.New(path, flock.SetFlag(flags), flock.SetPermissions(0o600)), nil
 }
 
-// acquire takes the lock of a directory. If another process has it, the error matches ErrInUse.
+// acquire takes the lock of a directory. It waits for a check or a backup, which has it for a moment. If another
+// process has it, the error matches ErrInUse.
 func acquire(dir string) (*flock.Flock, error) {
 	lock, err := newLock(dir, os.O_RDWR|os.O_CREATE|noFollow)
 	if err != nil {
 		return nil, err
 	}
-	locked, err := lock.TryLock()
-	if err == nil && !locked {
+	bounded, cancel := context.WithTimeout(context.Background(), lockTimeout)
+	defer cancel()
+	_, err = lock.TryLockContext(bounded, lockRetry)
+	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("%w by %s; stop that process, or use another directory", ErrInUse, holderOf(dir))
 	}
 	if err != nil {

@@ -81,6 +81,23 @@ func TestOpenRefusesWhatIsNotItsFile(t *testing.T) {
 	}
 }
 
+// The other file may be the journal under another name: its data would seem to be lost.
+func TestOpenBeginsNoJournalBesideOtherFiles(t *testing.T) {
+	dir := filled(t)
+	path := filepath.Join(dir, "tenure.log")
+	if err := errors.Join(os.Rename(path, path+".1"), os.Mkdir(filepath.Join(dir, "lost+found"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := journal.Open(dir, journal.Options{})
+	if !errors.Is(err, journal.ErrForeign) || !strings.Contains(err.Error(), path+".1") {
+		t.Errorf("Open: %v; want ErrForeign and the file", err)
+	}
+	if err := os.Remove(path + ".1"); err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir)
+}
+
 // What a process left that was killed refuses nothing.
 func TestWhatADeadProcessLeftIsRemoved(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,8 @@ type Limits struct {
 	// Subscriptions is how many one client may have.
 	Subscriptions int
 	// SubscriptionBytes is what the subscriptions of all clients may take up. One counts for
-	// twice the length of its filter and 768 bytes. Sessions share it like TotalBytes.
+	// twice the length of its filter and 768 bytes, and for 64 KiB more if no other has + at the same levels, two
+	// or more: each Publish tries all such choices. Sessions share it like TotalBytes.
 	SubscriptionBytes int64
 	// SessionMessages is how many messages may wait for one client, those included that it has not
 	// acknowledged.
@@ -127,9 +128,9 @@ const pauseAfter = 512
 
 // Publish queues a message for all clients with a matching subscription, and reports whether there are any. It
 // never waits for a subscriber. A message may match a million subscriptions, so it calls pause every few hundred
-// steps, with no lock held.
-func (b *Broker) Publish(m *Message, pause func()) (matched bool) {
-	steps := 0
+// steps, with no lock held, and gives up if that reports false.
+func (b *Broker) Publish(m *Message, pause func() (goOn bool)) (matched bool) {
+	steps, goOn := 0, true
 	isDue := func(more int) bool {
 		steps += more
 		due := steps >= pauseAfter
@@ -138,20 +139,24 @@ func (b *Broker) Publish(m *Message, pause func()) (matched bool) {
 		}
 		return due
 	}
-	subscribers := b.subscribers(m, func() {
-		if isDue(1) {
+	subscribers := b.subscribers(m, func(cost int) bool {
+		if isDue(cost) {
 			b.filters.RUnlock()
-			pause()
+			goOn = pause()
 			b.filters.RLock()
 		}
+		return goOn
 	})
 	if len(subscribers) > 0 && m.Borrowed {
 		m.Properties, m.Payload, m.Borrowed = bytes.Clone(m.Properties), bytes.Clone(m.Payload), false
 	}
 	for session, d := range subscribers {
+		if !goOn {
+			break
+		}
 		session.offer(m, d)
 		if isDue(16) { // which it costs, in steps of a search
-			pause()
+			goOn = pause()
 		}
 	}
 	return len(subscribers) > 0
@@ -165,13 +170,15 @@ type delivery struct {
 
 // subscribers returns the sessions with a matching subscription, besides those that No Local excludes. It
 // combines the subscriptions of each [MQTT-3.3.4].
-func (b *Broker) subscribers(m *Message, step func()) map[*Session]delivery {
+func (b *Broker) subscribers(m *Message, step func(cost int) (goOn bool)) map[*Session]delivery {
 	b.filters.RLock()
 	defer b.filters.RUnlock()
 	found := make(map[*Session]delivery)
 	b.subscriptions.search(m.Topic, step, func(subscriptions map[*Session]*Subscription) {
 		for session, sub := range subscriptions {
-			step()
+			if !step(1) {
+				return
+			}
 			if sub.NoLocal && m.Publisher == session.client {
 				continue
 			}

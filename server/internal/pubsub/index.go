@@ -1,6 +1,9 @@
 package pubsub
 
-import "strings"
+import (
+	"math/bits"
+	"strings"
+)
 
 // index finds the topic filters that match a topic [MQTT-4.7]. Each has a value. A search looks up the topic
 // itself, and then the topic with + in place of some levels, for each choice of levels that a filter has. So it
@@ -56,6 +59,19 @@ func (x *index[V]) set(filter string, value V) {
 	x.forms[f][plus]++
 }
 
+// choiceCost is what a choice of levels costs that a search would not try without it.
+const choiceCost = 64 << 10
+
+// cost returns what a filter adds to each search: nothing if another one has the same choice of levels, or if at
+// most one level is +, of which there are few choices.
+func (x *index[V]) cost(filter string) int64 {
+	f, plus, _ := formOf(filter)
+	if bits.OnesCount64(plus) < 2 || x.forms[f][plus] > 0 {
+		return 0
+	}
+	return choiceCost
+}
+
 // remove removes a filter, which the index has.
 func (x *index[V]) remove(filter string) {
 	if delete(x.values, filter); len(x.values) == 0 {
@@ -74,11 +90,11 @@ func (x *index[V]) remove(filter string) {
 	}
 }
 
-// search calls found with the value of each filter that matches a topic. It calls step before each, and once for
-// each choice. The index may change in step: then the search may find or miss what was added or removed.
-func (x *index[V]) search(topic string, step func(), found func(V)) {
+// search calls found with the value of each filter that matches a topic. It calls step for each choice, with the
+// steps that it costs, and gives up when that reports false. The index may change in step: then the search may find
+// or miss what was added or removed.
+func (x *index[V]) search(topic string, step func(cost int) (goOn bool), found func(V)) {
 	if value, ok := x.values[topic]; ok {
-		step()
 		found(value)
 	}
 	if len(x.forms) == 0 {
@@ -90,21 +106,26 @@ func (x *index[V]) search(topic string, step func(), found func(V)) {
 		levels = append(levels, level)
 	}
 	system := strings.HasPrefix(topic, "$") // matched by no wildcard at the beginning [MQTT-4.7.2-1]
-	try := func(f form) {
+	var short [256]byte                     // so that most filters allocate nothing
+	filter, cost := short[:0], 1+len(topic)/128
+	try := func(f form) (goOn bool) {
 		for plus := range x.forms[f] {
-			step()
+			if !step(cost) {
+				return false
+			}
 			if system && (f.levels == 0 || plus&1 != 0) {
 				continue
 			}
-			var buffer [256]byte
-			if value, ok := x.values[string(f.append(buffer[:0], levels, plus))]; ok {
+			filter = f.append(filter[:0], levels, plus)
+			if value, ok := x.values[string(filter)]; ok {
 				found(value)
 			}
 		}
+		return true
 	}
-	try(form{levels: len(levels)})
-	for n := range len(levels) + 1 { // # also matches the level above [MQTT-4.7.1-2]
-		try(form{levels: n, more: true})
+	goOn := try(form{levels: len(levels)})
+	for n := 0; goOn && n <= len(levels); n++ { // # also matches the level above [MQTT-4.7.1-2]
+		goOn = try(form{levels: n, more: true})
 	}
 }
 

@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -82,7 +83,7 @@ func checkIndex(t *testing.T, script []byte) {
 			delete(has, filter)
 		}
 		var got, want []string
-		b.subscriptions.search(topic, func() {}, func(sessions map[*Session]*Subscription) { got = append(got, sessions[s].Filter) })
+		b.subscriptions.search(topic, func(int) bool { return true }, func(sessions map[*Session]*Subscription) { got = append(got, sessions[s].Filter) })
 		for filter := range has {
 			if naive(filter, topic) {
 				want = append(want, filter)
@@ -134,11 +135,45 @@ func TestASearchTakesAStepForEachChoiceOfWildcardsAtMost(t *testing.T) {
 	}
 	for topic, most := range map[string]int{"x/y/z": 16, "a/b/c/d/e/f/g/h/i/j": 2048} {
 		steps := 0
-		b.subscriptions.search(topic, func() { steps++ }, func(map[*Session]*Subscription) {})
+		b.subscriptions.search(topic, func(cost int) bool { steps += cost; return true }, func(map[*Session]*Subscription) {})
 		if steps > most {
 			t.Errorf("%s: %d steps, want at most %d", topic, steps, most)
 		}
 	}
+}
+
+// A choice counts while any client has it, not only the one that had it first.
+func TestInvariant57AllClientsTogetherHaveABoundedNumberOfChoices(t *testing.T) {
+	const most = 64
+	b := newBroker(Limits{SubscriptionBytes: most * choiceCost})
+	choice := func(i int) string {
+		bits := strings.Join(strings.Split(fmt.Sprintf("%012b", i), ""), "/")
+		return strings.NewReplacer("0", "x", "1", "+").Replace(bits)
+	}
+	first, second := b.Session("first"), b.Session("second")
+	for i, s := range []*Session{first, second, second} {
+		subscribe(t, s, Subscription{Filter: choice(3)}, Subscription{Filter: fmt.Sprint("+/+/", i)})
+	}
+	if used := b.Usage().SubscriptionBytes; used < 2*choiceCost || used > 3*choiceCost {
+		t.Errorf("%d bytes are taken for two choices", used)
+	}
+	first.End()
+	if used := b.Usage().SubscriptionBytes; used < 2*choiceCost {
+		t.Errorf("%d bytes are taken for two choices that one client has left", used)
+	}
+	for i := range 1 << 12 {
+		_ = b.Session(fmt.Sprint(i % 50)).Subscribe(Subscription{Filter: choice(i)})
+	}
+	subscribe(t, b.Session("modest"), Subscription{Filter: "a/+/b"}, Subscription{Filter: choice(3), QoS: 1})
+	topic, steps := strings.Repeat("t", 1000)+choice(0), 0
+	b.subscriptions.search(topic, func(cost int) bool { steps += cost; return true }, func(map[*Session]*Subscription) {})
+	if limit := (most + 20) * (1 + len(topic)/128); steps > limit || steps < limit/2 {
+		t.Errorf("a search takes %d steps, want at most %d", steps, limit)
+	}
+	for _, s := range maps.Clone(b.sessions) {
+		s.End()
+	}
+	checkEmpty(t, b)
 }
 
 func TestMatchesGivesAllIdentifiersAndFollowsChanges(t *testing.T) {
@@ -147,6 +182,9 @@ func TestMatchesGivesAllIdentifiersAndFollowsChanges(t *testing.T) {
 	for _, want := range [][]int{{1, 2}, {1}} {
 		if ids, ok := s.Matches("a/b"); !ok || !slices.Equal(ids, want) {
 			t.Errorf("identifiers %v, %t; want %v", ids, ok, want)
+		}
+		if allocations := testing.AllocsPerRun(10, func() { s.Matches("a/b") }); allocations != 0 {
+			t.Errorf("the same question again allocates %v times", allocations)
 		}
 		s.Unsubscribe("a/+")
 	}

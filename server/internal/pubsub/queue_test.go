@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -70,10 +71,13 @@ func message(topic, payload string, qos byte) *Message {
 	return &Message{Topic: topic, Payload: []byte(payload), QoS: qos, Publisher: "p"}
 }
 
+// goOn is a pause of Publish.
+func goOn() bool { return true }
+
 func publish(t *testing.T, b *Broker, messages ...*Message) {
 	t.Helper()
 	for _, m := range messages {
-		if !b.Publish(m, func() {}) {
+		if !b.Publish(m, goOn) {
 			t.Errorf("Publish %q matches nothing", m.Topic)
 		}
 	}
@@ -381,6 +385,34 @@ func TestAClientHasALimitOfSubscriptions(t *testing.T) {
 	checkEmpty(t, b)
 }
 
+func TestASessionGivesTheMemoryOfFormerSubscriptionsBack(t *testing.T) {
+	heap := func() int64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return int64(stats.HeapAlloc)
+	}
+	b := newBroker(Limits{})
+	before := heap()
+	const sessions, each = 20, 1000
+	for client := range sessions {
+		s := b.Session(fmt.Sprint(client))
+		for n := range each {
+			subscribe(t, s, Subscription{Filter: fmt.Sprint(n, "/+")}) // in the index of all once
+		}
+		for n := range each - 1 {
+			s.Unsubscribe(fmt.Sprint(n, "/+"))
+		}
+		if _, ok := s.Matches(fmt.Sprint(each-1, "/x")); !ok {
+			t.Error("the last subscription is lost")
+		}
+	}
+	if kept := (heap() - before) / sessions; kept > 16<<10 {
+		t.Errorf("a session with one subscription keeps %d bytes", kept)
+	}
+	runtime.KeepAlive(b)
+}
+
 func TestAMessageLargerThanItsReceiverTakesIsDropped(t *testing.T) {
 	b := newBroker(Limits{})
 	s, l := b.Session("s"), new(testLink)
@@ -508,12 +540,18 @@ func TestInvariant57OneMessageDoesNotKeepAProcessor(t *testing.T) {
 	}
 	pauses := 0
 	s := b.Session("another")
-	b.Publish(message("a/b/c/d/e/f/g/h", "x", 1), func() {
+	b.Publish(message("a/b/c/d/e/f/g/h", "x", 1), func() bool {
 		pauses++
 		subscribe(t, s, Subscription{Filter: "x/+"}) // takes all locks
 		s.Unsubscribe("x/+")
+		return true
 	})
 	if pauses < sessions*each/pauseAfter {
 		t.Errorf("%d pauses for %d subscriptions", pauses, sessions*each)
+	}
+	waiting, pauses := b.Usage().WaitingMessages, 0
+	b.Publish(message("a/b/c/d/e/f/g/h", "x", 1), func() bool { pauses++; return false })
+	if more := b.Usage().WaitingMessages - waiting; pauses != 1 || more != 0 {
+		t.Errorf("a Publish that is to give up pauses %d times and queues %d messages", pauses, more)
 	}
 }

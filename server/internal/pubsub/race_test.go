@@ -44,7 +44,7 @@ func TestAllOfItAtTheSameTime(t *testing.T) {
 					if random.IntN(2) == 0 {
 						m.Expires = in(time.Microsecond)
 					}
-					b.Publish(m, func() {})
+					b.Publish(m, goOn)
 				}
 			}
 		})
@@ -54,6 +54,27 @@ func TestAllOfItAtTheSameTime(t *testing.T) {
 		b.Session(fmt.Sprint(i)).End()
 	}
 	checkEmpty(t, b)
+}
+
+func TestASessionThatWaitsForTheIndexStillSendsItsMessages(t *testing.T) {
+	b := newBroker(Limits{})
+	s := b.Session("s")
+	b.filters.RLock()
+	var subscribed sync.WaitGroup
+	subscribed.Go(func() { _ = s.Subscribe(Subscription{Filter: "a"}) })
+	await.Until(func() bool {
+		free := s.subscribing.TryLock()
+		if free {
+			s.subscribing.Unlock()
+		}
+		return !free
+	})
+	if !s.mu.TryLock() {
+		t.Fatal("its messages wait too")
+	}
+	s.mu.Unlock()
+	b.filters.RUnlock()
+	await.Done(subscribed.Wait)
 }
 
 // Subscriptions that stay get every message, while others come and go around them.
