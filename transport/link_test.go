@@ -33,7 +33,7 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 	conn.events.Up, conn.events.Down = func() {}, func(error) {}
 	l, far := conn.newPipeLink(t, receiveMaximum)
 	go func() { _, _ = io.Copy(io.Discard, far) }()
-	if !conn.established(l) {
+	if conn.established(l) != nil {
 		t.Fatal("not established")
 	}
 	return conn, l
@@ -139,7 +139,7 @@ func TestWhatWasNotSentWhenTheConnectionDropsLeavesOverTheNext(t *testing.T) {
 		t.Error("the one that was queued leaves over the lost connection")
 	}
 	next, _ := conn.newPipeLink(t, 10)
-	if !conn.established(next) {
+	if conn.established(next) != nil {
 		t.Fatal("not established")
 	}
 	if next.gather(); next.pending[queued.correlation] != queued || len(next.pending) != 1 {
@@ -231,7 +231,7 @@ func TestACallThatIsGivenUpAsItsResultComesHasThatResult(t *testing.T) {
 func TestAConnectionThatWasLostBeforeItWasReadyIsNotUsed(t *testing.T) {
 	conn, l := newTestLink(t, 1)
 	conn.lost(l, nil)
-	if conn.established(l) {
+	if conn.established(l) == nil {
 		t.Error("it is the present one")
 	}
 }

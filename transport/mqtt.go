@@ -290,8 +290,8 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 	}
 	c.receiveMaximum.Store(int64(l.client.ReceiveMaximum))
 	logger := c.dialLogger()
-	if !c.established(l) {
-		return cmp.Or(l.closeCause(), l.lossCause())
+	if err := c.established(l); err != nil {
+		return err
 	}
 	c.concluded(l.will, l, nil)
 	c.logConnected(logger)
@@ -421,11 +421,14 @@ func (c *mqttConn) failed(err error) {
 }
 
 // established makes l the present connection, unless it is lost already.
-func (c *mqttConn) established(l *link) bool {
+func (c *mqttConn) established(l *link) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.life.Err() != nil || closed.Is(l.down) {
-		return false
+	if c.life.Err() != nil {
+		return context.Cause(c.life)
+	}
+	if closed.Is(l.down) {
+		return cmp.Or(l.closeCause(), l.cause)
 	}
 	c.events.Up() // a caller with a reply must see Connected
 	c.link, c.last, c.silent = l, nil, nil
@@ -433,7 +436,7 @@ func (c *mqttConn) established(l *link) bool {
 		close(c.first)
 	}
 	signal(l.wake) // for what waits in the queue
-	return true
+	return nil
 }
 
 // lost ends a connection. It is called first with the broker's reason, if there is one. A tenure may end

@@ -266,3 +266,14 @@ func TestAnOwnConnectThatIsHandledLateEndsNoClient(t *testing.T) {
 		}
 	})
 }
+
+// The client may be closed after the broker has granted its subscription and before requests can leave: Dial and Close
+// would wait for ever for a connection that nothing ends.
+func TestAConnectionThatIsMadeWhileTheClientClosesIsNotEstablished(t *testing.T) {
+	life, end := context.WithCancelCause(t.Context())
+	end(ErrClosed)
+	c := &mqttConn{life: life}
+	if err := c.established(&link{down: make(chan struct{})}); !errors.Is(err, ErrClosed) {
+		t.Errorf("the connection is established, or the error is %v", err)
+	}
+}
