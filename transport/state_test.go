@@ -184,9 +184,9 @@ func (b *pipeBroker) refuseToDial(down bool) {
 // A function of the program may call runtime.Goexit, as the Fatal of a test does. The client goes on.
 func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
-		ended := 0
+		var ended atomic.Int64
 		end := func(ConnectionStatus) {
-			ended++
+			ended.Add(1)
 			runtime.Goexit()
 		}
 		options.Trace = traced(end)
@@ -202,8 +202,8 @@ func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
 				t.Errorf("the next request: %v", err)
 			}
 		}
-		if ended < 10 {
-			t.Errorf("%d calls of the program were ended", ended)
+		if n := ended.Load(); n < 10 {
+			t.Errorf("%d calls of the program were ended", n)
 		}
 	})
 }
