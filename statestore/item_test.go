@@ -123,7 +123,7 @@ func TestIDsAreShortAndDistinct(t *testing.T) {
 		for _, item := range items {
 			record := item.Record()
 			if len(record.ID) > MaxID || cap(record.ID) > len(record.ID) || seen[string(record.ID)] != "" {
-				t.Errorf("the ID of %.20q has %d bytes, room for %d, and is that of %.20q", name, len(record.ID), cap(record.ID), seen[string(record.ID)])
+				t.Errorf("the ID of %.20q has %d bytes, room for %d, and is shared with %.20q", name, len(record.ID), cap(record.ID), seen[string(record.ID)])
 			}
 			seen[string(record.ID)] = name + "."
 			if got, err := record.Decode(); err != nil || got != item {

@@ -106,7 +106,7 @@ func (d *dispatcher) close() {
 	d.tasks.Wait()
 }
 
-// logger returns a logger that writes to that of the program. Nil: it writes nothing.
+// logger returns a logger that writes to the program's logger. Nil: it writes nothing.
 func (d *dispatcher) logger(program *slog.Logger) *slog.Logger {
 	if program == nil {
 		return slog.New(slog.DiscardHandler)

@@ -29,7 +29,7 @@ type child struct {
 
 	stopping    bool          // the program was told to end
 	lost        bool          // the guard was told that the lease is gone
-	cleaning    bool          // pid is that of the command that runs after the program
+	cleaning    bool          // pid is the process of --after
 	interrupted bool          // SIGINT was sent to it
 	killAt      time.Duration // once stopping
 	armed       time.Duration // the time at which the guard will kill, by its latest report

@@ -49,7 +49,7 @@ func TestTheCodeOfTheProgramOutlivesAStopOfTheSupervisor(t *testing.T) {
 			time.Sleep(time.Until(overdue)) // the time is what is tested
 			n.trySignal(unix.SIGCONT)
 			if code := n.awaitExit(); code != 128+int(unix.SIGKILL) || strings.Contains(n.log.String(), "without its guard") {
-				t.Errorf("%s: exit code %d, want that of the program, and no guard that failed, in\n%s", verb, code, n.log.String())
+				t.Errorf("%s: exit code %d, want the code of the program, and no guard that failed, in\n%s", verb, code, n.log.String())
 			}
 		})
 	}
