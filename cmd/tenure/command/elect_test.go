@@ -115,6 +115,14 @@ func TestElectRefusesWhatCannotServeOrRunOut(t *testing.T) {
 	}
 }
 
+func TestRunRefusesAnAfterThatOutlastsTheWatchdog(t *testing.T) {
+	got := invoke(t, "", "run", "press", "--broker", "mqtt://127.0.0.1:1", "--watchdog", "/dev/watchdog", "--ttl", "7.9s",
+		"--grace", "1s", "--after", "true", "--", "true")
+	if got.code != exitUsage || !strings.Contains(got.stderr, "shorter than 1s") {
+		t.Errorf("code %d, %q", got.code, got.stderr)
+	}
+}
+
 // --after runs at the start, on a node that may only stand by, and after the child, whose token it has.
 func TestAfterRunsAtTheStartAndWhenTheChildIsGone(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")

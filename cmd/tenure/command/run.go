@@ -73,6 +73,9 @@ func (c *candidateFlags) check() error {
 		return errors.New("--rank, --fail-back, --health-every and --health-timeout cannot be negative")
 	case c.watchdog.Device != "" && c.ttl < watchdog.LeastTTL:
 		return fmt.Errorf("--watchdog needs a --ttl of %v at least: devices count in seconds", watchdog.LeastTTL)
+	case c.watchdog.Device != "" && c.after != "" && c.grace >= watchdog.Timeout(c.ttl):
+		return fmt.Errorf("--watchdog would reset this machine while --after runs: make --grace shorter than %v, a quarter of --ttl",
+			watchdog.Timeout(c.ttl))
 	case c.health == "" && (e.HealthEvery != 0 || e.HealthTimeout != 0):
 		return errors.New("--health-every and --health-timeout need --health")
 	case c.health != "":

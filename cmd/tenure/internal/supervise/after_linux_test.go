@@ -61,6 +61,7 @@ func TestTheCommandAfterAProgramRunsWhenAllOfItIsGoneAndIsBounded(t *testing.T) 
 	}{
 		"it sees that the program and what it left are gone": {
 			`trap "" TERM; sleep 600 & exit 0`, `! flock -n "$LOCK" true || exit 7`, time.Second, []string{"ended", "clean", "after: exit status 7", "gone"}},
+		"it has a standard input":    {"exit 0", "cat", await.Patience, []string{"ended", "clean", "gone"}},
 		"success says nothing":       {"exit 3", "exit 0", await.Patience, []string{"ended", "clean", "gone"}},
 		"a failure is reported":      {"exit 0", "exit 5", await.Patience, []string{"ended", "clean", "after: exit status 5", "gone"}},
 		"it is killed after a while": {"exit 0", `trap "" TERM; sleep 600`, time.Second, []string{"ended", "clean", "after: signal 9 (killed)", "gone"}},
@@ -179,13 +180,13 @@ func feeds(t *testing.T, device *os.File) int {
 }
 
 // The command would undo what a program needs that still works on this machine, under its guard or another supervisor.
-// And it does not run a second time where its guard, which has said that it runs, is killed.
-func TestTheCommandAfterAProgramRunsOnce(t *testing.T) {
+// Where its guard is killed while it runs, it is cut, and runs again.
+func TestTheCommandAfterAProgramIsCompletedWithoutItsGuard(t *testing.T) {
 	t.Parallel()
 	broker, ran := server(t), filepath.Join(t.TempDir(), "ran")
 	start := func(name string) *node {
 		return startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "run", "--ttl", "5m", "--grace", "10s",
-			"--after", `sleep 0.2; echo "$TENURE_TOKEN" >>`+ran+`; test -z "$TENURE_TOKEN" || exec sleep 600`, name)
+			"--after", `sleep 0.2; echo "$TENURE_TOKEN" >>`+ran+`; test -z "$TENURE_TOKEN" || test $(wc -l <`+ran+`) -gt 2 || exec sleep 600`, name)
 	}
 	lines := func() int {
 		text, _ := os.ReadFile(ran)
@@ -204,8 +205,8 @@ func TestTheCommandAfterAProgramRunsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.awaitExit()
-	if lines() != 2 {
-		t.Errorf("it ran %d times, with the start", lines())
+	if lines() != 3 {
+		t.Errorf("it ran %d times, with the start and the one that was cut", lines())
 	}
 }
 

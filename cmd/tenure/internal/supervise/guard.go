@@ -235,7 +235,11 @@ func (g *guard) cleanUp() {
 	if latest := g.leaseEnd - g.start.Last + g.start.Grace; latest > at {
 		g.bounds.Kill = min(g.bounds.Kill, latest)
 	}
-	err := g.makeProcess(program{Shell, []string{Shell, "-c", g.start.After}}, []*os.File{nil, os.Stderr, os.Stderr}, false)
+	nothing, err := os.Open(os.DevNull)
+	if err == nil {
+		after := program{Shell, []string{Shell, "-c", g.start.After}}
+		err = errors.Join(g.makeProcess(after, []*os.File{nothing, os.Stderr, os.Stderr}, false), nothing.Close())
+	}
 	if err != nil {
 		g.ended, g.childless = true, true
 		g.report(report{After: err.Error()})

@@ -101,7 +101,8 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 		return c.ended(), nil
 	}
 	killLeft(c.pid, c.status != nil && !c.cleaning, func(stuck string) { c.stuck(stuck) })
-	if o.After != "" && c.sent != 0 && !c.cleaning { // the guard may have started the program, and not have said so
+	// The guard may have started the program, and not have said so; or --after, which was cut then.
+	if o.After != "" && c.sent != 0 {
 		period := o.Grace
 		if left := lease.Remaining() - Margin(o.TTL); left > 0 { // else it is too late already
 			period = min(period, left)

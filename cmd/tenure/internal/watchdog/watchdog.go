@@ -50,6 +50,9 @@ func (s *Setting) Type() string { return "device" }
 // LeastTTL is the shortest TTL of a lease for which a device can be fed: devices count in seconds.
 const LeastTTL = 3 * time.Second
 
+// Timeout is how long a device waits for a lease with this TTL, if it can wait for so short a time.
+func Timeout(ttl time.Duration) time.Duration { return max(1, ttl/4/time.Second) * time.Second }
+
 // A Dog is an open device. It resets the machine when Timeout has passed since it was opened or fed, also after
 // its process has ended, unless it was closed.
 type Dog struct {
@@ -79,7 +82,7 @@ func open(device string, ttl time.Duration) (dog *Dog, err error) {
 		return nil, err
 	}
 	dog = &Dog{File: file}
-	seconds, err := setTimeout(file, max(1, int(ttl/4/time.Second)))
+	seconds, err := setTimeout(file, int(Timeout(ttl)/time.Second))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("its time cannot be set: %w", err), dog.Close())
 	}
