@@ -58,7 +58,14 @@ var memoryAttacks = []attack{{
 				}
 			})
 		}
-		use(0, func() error { _, err := watcher.await(packets.PUBLISH); return err })
+		stop := context.AfterFunc(ctx, func() { hangUp(watcher) }) // nothing more may come
+		defer stop()
+		use(0, func() error {
+			if _, err := watcher.await(packets.PUBLISH); ctx.Err() == nil {
+				return err
+			}
+			return nil
+		})
 		use(1, func() error { return writer.ask(protocol.VerbSet, "watched", strings.Repeat("v", 64<<10)) })
 		use(2, func() error {
 			message := rawmqtt.Message{Topic: "queue", QoS: 1, ID: 1, Payload: value[:64<<10]}
