@@ -1,11 +1,11 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,11 +26,6 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	state := map[string]string{"linux": in("home/.local/state"), "darwin": in("home/Library/Application Support"), "windows": in("local")}[runtime.GOOS]
-	if state == "" {
-		state = in("home/.local/state")
-	}
-	environment := []string{"HOME=" + in("home"), "LocalAppData=" + in("local"), "XDG_STATE_HOME="}
 	for _, test := range []struct {
 		name        string
 		environment []string
@@ -42,11 +37,10 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 		{"--data, and a directory of systemd", []string{"STATE_DIRECTORY=" + in("systemd")}, []string{"serve", "--data", in("other")}, in("other")},
 		{"the directory of systemd", []string{"STATE_DIRECTORY=" + in("unit")}, []string{"serve"}, in("unit")},
 		{"several directories of systemd", []string{"STATE_DIRECTORY=" + in("first") + string(filepath.ListSeparator) + in("second")}, []string{"serve"}, in("first")},
-		{"the user's state", []string{"XDG_STATE_HOME=" + in("xdg")}, []string{"serve"}, filepath.Join(cmp.Or(map[string]string{"darwin": state, "windows": state}[runtime.GOOS], in("xdg")), "tenure")},
-		{"a relative path, which the specification forbids", []string{"XDG_STATE_HOME=xdg"}, []string{"serve"}, filepath.Join(state, "tenure")},
+		{"the home directory", []string{"STATE_DIRECTORY=", "HOME=" + in("home"), "USERPROFILE=" + in("home")}, []string{"serve"}, in("home/.local/state/tenure")},
+		{"attached, the home directory", []string{"STATE_DIRECTORY=", "HOME=" + in("home"), "USERPROFILE=" + in("home")}, []string{"attach"}, in("home/.local/state/tenure/attach/BROKER")},
 		{"attached, in memory", nil, []string{"attach", "--memory"}, "memory only"},
 		{"attached, the directory of systemd", []string{"STATE_DIRECTORY=" + in("attached")}, []string{"attach"}, in("attached")},
-		{"attached, the user's state", nil, []string{"attach"}, filepath.Join(state, "tenure", "attach", "127.0.0.1_PORT")},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var ready string
@@ -54,13 +48,11 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 				test.arguments, ready = append(test.arguments, "--addr", "127.0.0.1:0"), `listening on mqtt://127\.0\.0\.1:\d+`
 			} else {
 				broker := mosquitto.Start(t, "").Address
-				_, port, _ := strings.Cut(broker, ":")
-				test.want = strings.ReplaceAll(test.want, "PORT", port)
+				test.want = strings.ReplaceAll(test.want, "BROKER", url.QueryEscape(broker))
 				test.arguments, ready = append(test.arguments, "mqtt://"+broker), "attached to mqtt://"+regexp.QuoteMeta(broker)
 			}
 			cmd := exec.Command(built.Path(t), test.arguments...)
-			cmd.Env = append(os.Environ(), environment...)
-			cmd.Env = append(cmd.Env, test.environment...)
+			cmd.Env = append(os.Environ(), test.environment...)
 			if got := start(t, cmd).mustPrint(ready + " with data in (.*)"); got != test.want {
 				t.Errorf("the data is in %q, want %q", got, test.want)
 			}
@@ -75,25 +67,6 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 				t.Errorf("the directory has mode %o, want 700", mode)
 			}
 		})
-	}
-}
-
-func TestABrokerHasOneFolderForItsData(t *testing.T) {
-	for _, test := range []struct{ broker, want string }{
-		{"mqtt://Gateway-7.local", "gateway-7.local_1883"},
-		{"mqtts://gateway-7.local", "gateway-7.local_8883"},
-		{"mqtt://[fe80::1]:1884", "fe80%3A%3A1_1884"},
-		{"ws://host/mqtt", "host_80%2Fmqtt"},
-		{"ws://host:80/", "host_80"},
-		{"wss://host/../../etc", "host_443%2F..%2F..%2Fetc"},
-	} {
-		got, err := brokerFolder(test.broker)
-		if want := filepath.Join("tenure", "attach", test.want); err != nil || got != want {
-			t.Errorf("%s: %q, %v, want %q", test.broker, got, err, want)
-		}
-	}
-	if _, err := brokerFolder("http://localhost"); err == nil {
-		t.Error("what is no address has a folder")
 	}
 }
 

@@ -49,7 +49,7 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 		{"a wrong password", "get k --broker " + alice + write(t, "wrong", "wrong"), exitRefused, "check the username, the password"},
 		{"no right to the key", "get k --broker " + alice + write(t, "right", "right\n"), exitRefused, "not authorized"},
 		{"no store", "get k --timeout 1s --broker " + withoutStore, exitUnreachable, transport.ErrNoStore.Error()},
-		{"no store to watch", "watch k --timeout 1s --broker " + withoutStore, exitUnreachable, transport.ErrNoStore.Error()},
+		{"no store to watch", "get --watch k --timeout 1s --broker " + withoutStore, exitUnreachable, transport.ErrNoStore.Error()},
 		{"no store for a holder", "holder k --timeout 1s --broker " + withoutStore, exitUnreachable, transport.ErrNoStore.Error()},
 		{"no store for a lock", "lock --wait 1s --broker " + withoutStore + " k -- true", exitUnreachable, "--wait 1s"},
 		{"no broker for a lock", "lock --wait 300ms --broker mqtt://" + silent + " k -- true", exitUnreachable, "--wait 300ms"},
@@ -77,8 +77,8 @@ func TestASignalBeforeTheAnswerHasACodeOfItsOwn(t *testing.T) {
 		signal os.Signal
 		code   int
 		want   string
-	}{"get": {os.Interrupt, 130, "interrupted"}, "watch": {syscall.SIGTERM, 143, "terminated"}} {
-		r := begin(t, command, "k", "--broker", "mqtt://"+silent)
+	}{"get": {os.Interrupt, 130, "interrupt"}, "get --watch": {syscall.SIGTERM, 143, "terminated"}} {
+		r := begin(t, append(strings.Fields(command), "k", "--broker", "mqtt://"+silent)...)
 		await.Receive(connected)
 		r.mustEndAfter(test.signal, test.code)
 		if text := r.stderr.String(); !strings.HasSuffix(text, test.want+"\n") {
@@ -108,7 +108,7 @@ func TestEachErrorHasItsExitCode(t *testing.T) {
 	}{
 		{nil, 0},
 		{errors.New("any"), exitFailure},
-		{usage(errors.New("any")), exitUsage},
+		{Usage(errors.New("any")), exitUsage},
 		{fmt.Errorf("wrapped: %w", exitWith(7, nil)), 7},
 		{transport.ErrConditionFailed, exitMissing},
 		{fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, transport.ErrNoStore), exitUnreachable},
@@ -126,7 +126,7 @@ func TestEachErrorHasItsExitCode(t *testing.T) {
 		{&transport.RejectedError{Code: 503}, exitUnreachable},
 		{&timeoutError{flag: "timeout"}, exitUnreachable},
 		{&timeoutError{flag: "wait"}, exitTimeout},
-		{fmt.Errorf("%w: %w", &interruptedError{signal: os.Interrupt}, transport.ErrNotSent), 130},
+		{fmt.Errorf("%w: %w", &interruptedError{signal: syscall.SIGINT}, transport.ErrNotSent), 130},
 		{&interruptedError{signal: syscall.SIGTERM}, 143},
 	} {
 		if got := exitCode(test.err); got != test.want {

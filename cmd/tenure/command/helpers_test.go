@@ -37,8 +37,7 @@ var built = compiled.Program{Folder: ".."}
 // A test that starts a store without --memory and without a directory of its own would write to
 // the user's. Here the default cannot be made, so that such a test fails.
 func TestMain(m *testing.M) {
-	_ = os.Unsetenv("STATE_DIRECTORY")
-	_ = os.Setenv("XDG_STATE_HOME", filepath.Join(os.DevNull, "give-a-test-its-own-directory"))
+	_ = os.Setenv("STATE_DIRECTORY", filepath.Join(os.DevNull, "give-a-test-its-own-directory"))
 	status := testprocess.Run(m)
 	built.Remove()
 	os.Exit(status)

@@ -12,18 +12,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -56,22 +53,6 @@ func TestAnUnreadLogBlocksNeitherRequestsNorTheEnd(t *testing.T) {
 		mustSet(t, client, "k", "v")
 	}
 	r.mustEndAfter(syscall.SIGTERM, 0, "stopped")
-}
-
-func TestLimitsOfFlagsAndThoseDerivedFromMaxMemoryAreLogged(t *testing.T) {
-	t.Parallel()
-	serve := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--max-memory", "512MiB", "--max-session-bytes", "1MiB", "--max-keys", "77", "--log-level", "debug")
-	serve.mustPrint("listening on .*")
-	serve.mustEndAfter(os.Interrupt, 0, "stopped")
-	lines := regexp.MustCompile(`(?m)^.* msg=limits .*$`).FindAllString(serve.stderr.String(), -1)
-	if len(lines) != 1 {
-		t.Fatalf("%d lines about limits in\n%s", len(lines), serve.stderr)
-	}
-	for _, want := range []string{" memory=536870912 ", " clients=819 ", "MaxKeys:77 ", "MaxBytes:134217728 ", " SessionBytes:1048576 "} {
-		if !strings.Contains(lines[0], want) {
-			t.Errorf("%q is not in %s", want, lines[0])
-		}
-	}
 }
 
 func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
@@ -237,18 +218,6 @@ func TestServeTellsSystemdThatItListensWorksAndStops(t *testing.T) {
 	manager.wait(t, "STOPPING=1")
 }
 
-func TestAttachTellsSystemdWhenItAnswers(t *testing.T) {
-	t.Parallel()
-	broker := "mqtt://" + mosquitto.Start(t, "").Address
-	manager, r := startService(t, "attach", broker)
-	if ready := manager.wait(t, "READY=1"); !strings.Contains(ready, "STATUS=attached to "+broker) {
-		t.Errorf("ready with %q", ready)
-	}
-	manager.wait(t, "WATCHDOG=1")
-	r.signal(syscall.SIGTERM)
-	manager.wait(t, "STOPPING=1")
-}
-
 func TestRunTellsSystemdWhetherItHoldsTheLease(t *testing.T) {
 	broker := startMemory(t)
 	// The child would write to the socket, if it found it.
@@ -268,33 +237,6 @@ func TestRunTellsSystemdWhetherItHoldsTheLease(t *testing.T) {
 	})
 	r.signal(syscall.SIGTERM)
 	manager.wait(t, "STOPPING=1")
-}
-
-// A store whose locks are held for ever still has its other goroutines. Only the watchdog can tell.
-func TestTheWatchdogAsksTheStoreThatServes(t *testing.T) {
-	node := admin.NewNode()
-	node.Probe() // a process that loads its data works
-	entered, leave := make(chan struct{}), make(chan struct{})
-	node.Serve(admin.Store{Usage: func() server.Usage {
-		close(entered)
-		await.Receive(leave)
-		return server.Usage{}
-	}})
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
-		node.Probe()
-	}()
-	await.Receive(entered)
-	select {
-	case <-answered:
-		t.Error("a store that does not answer works")
-	default:
-	}
-	close(leave)
-	await.Receive(answered)
-	node.Loading()
-	node.Probe() // a process without a store works
 }
 
 // silentConn is a connection over which no GET arrives, once it is silent.
@@ -380,18 +322,9 @@ func TestWhatBecomesOfASignal(t *testing.T) {
 	} {
 		var ends endSignals
 		for i, step := range steps {
-			if pass, giveUp := ends.use(step.end, step.hasChild, nil, began.Add(step.after)); pass != step.pass || giveUp != step.giveUp {
+			if pass, giveUp := ends.use(step.end, step.hasChild, began.Add(step.after)); pass != step.pass || giveUp != step.giveUp {
 				t.Errorf("%s: %d: pass %v, give up %v", name, i, pass, giveUp)
 			}
-		}
-	}
-	// After the child ended by itself, at once: the signal may have ended the child, too.
-	for after, want := range map[time.Duration]bool{0: false, sameSignal - 1: false, sameSignal: true, time.Hour: true} {
-		var ends endSignals
-		_, giveUp := ends.use(end, !child, &began, began.Add(after))
-		_, again := ends.use(end, !child, &began, began.Add(after+sameSignal))
-		if giveUp != want || !again {
-			t.Errorf("after %v: give up %v, want %v; another one: %v", after, giveUp, want, again)
 		}
 	}
 }

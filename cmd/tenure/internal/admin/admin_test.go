@@ -34,7 +34,7 @@ var about = About{Mode: "serve", Version: "v1.2.3", Commit: "0123456789abcdef"}
 // serve serves a page of a node until the test ends, and returns its URL without the last slash.
 func serve(t *testing.T, node *Node) string {
 	t.Helper()
-	listening, err := Listen(Options{Addr: "127.0.0.1:0", Node: node, About: about, Hosts: []string{"Tenure.Plant.Example"}})
+	listening, err := Listen(Options{Addr: "127.0.0.1:0", Node: node, About: about, Hosts: []string{"Tenure.Plant.Example"}, Logger: silent})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func serve(t *testing.T, node *Node) string {
 		if err := await.Receive(done); err != nil {
 			t.Error(err)
 		}
-		if _, err := net.Dial("tcp", listening.Addr().String()); err == nil {
+		if _, err := net.Dial("tcp", listening.socket.Addr().String()); err == nil {
 			t.Error("it still listens")
 		}
 	})
@@ -202,7 +202,7 @@ func TestAStoreThatIsStuckIsNotHealthy(t *testing.T) {
 			await.Receive(stuck)
 			return server.Usage{}
 		}})
-		pages := newGuard(Options{Node: node}, silent)
+		pages := newGuard(Options{Node: node, Logger: silent})
 		for range 2 { // the second probe waits for the first, and does not add a goroutine
 			if got := answer(t, pages, "/healthz"); got.Code != 503 || !strings.Contains(got.Body.String(), "restart the process") {
 				t.Errorf("%d %q", got.Code, got.Body)
@@ -262,24 +262,20 @@ func TestAnswersThatAreNotReadAreBounded(t *testing.T) {
 	})
 }
 
-func TestTheStateHasTheProcessAndNoValuesUnlessAskedFor(t *testing.T) {
+func TestTheStateHasTheProcessAndNoValues(t *testing.T) {
 	node := NewNode()
 	node.Describe("mqtt://10.0.0.7", "/data")
 	node.Serve(Store{Identity: "4f2a", State: func() activity.State {
-		return activity.State{Leases: []statestore.Lease{{Name: "press-7", Held: true, Value: "secret-word <"}}}
+		return activity.State{Leases: []statestore.Lease{{Name: "press-7 <", Held: true, Value: "secret-word"}}}
 	}})
-	for _, values := range []bool{false, true} {
-		of := about
-		of.Values = values
-		text := answer(t, newGuard(Options{Node: node, About: of}, silent), "/api/state").Body.String()
-		if strings.Contains(text, "secret-word <") != values {
-			t.Errorf("values %t: %s", values, text)
-		}
-		var state State
-		if err := json.Unmarshal([]byte(text), &state); err != nil || state.Info.Identity != "4f2a" || state.Info.Role != "active" ||
-			state.Info.Address != "mqtt://10.0.0.7" || !state.Node.Ready || state.Commit != about.Commit || time.Since(state.At).Abs() > time.Minute {
-			t.Errorf("%+v, %v", state, err)
-		}
+	text := answer(t, newGuard(Options{Node: node, About: about, Logger: silent}), "/api/state").Body.String()
+	if strings.Contains(text, "secret-word") || !strings.Contains(text, "press-7 <") {
+		t.Error(text)
+	}
+	var state State
+	if err := json.Unmarshal([]byte(text), &state); err != nil || state.Info.Identity != "4f2a" || state.Info.Role != "active" ||
+		state.Info.Address != "mqtt://10.0.0.7" || !state.Node.Ready || state.Commit != about.Commit || time.Since(state.At).Abs() > time.Minute {
+		t.Errorf("%+v, %v", state, err)
 	}
 }
 

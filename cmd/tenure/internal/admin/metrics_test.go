@@ -31,7 +31,7 @@ func scraped(t *testing.T, store Store) string {
 	t.Helper()
 	node := NewNode()
 	node.Serve(store)
-	got := answer(t, newGuard(Options{Node: node, About: about}, silent), "/metrics")
+	got := answer(t, newGuard(Options{Node: node, About: about, Logger: silent}), "/metrics")
 	if got.Code != 200 {
 		t.Fatal(got.Code, got.Body)
 	}
