@@ -70,6 +70,10 @@ func (c *connection) options(logger *slog.Logger) (address string, options trans
 	options.WebSocket = tenurews.Upgrade
 	options.RequestTimeout = c.timeout
 	options.Logger = logger
+	options.Trace = &transport.Trace{Request: func(ctx context.Context, info transport.RequestInfo) { // as the store does
+		logger.DebugContext(ctx, "request", "verb", info.Verb, "key", fmt.Sprintf("%.256s", info.Key),
+			"outcome", transport.OutcomeText(info.Err), "took", info.Duration, "error", info.Err)
+	}}
 	return address, options, nil
 }
 
@@ -83,7 +87,7 @@ func (c *connection) dial(
 	dialing, giveUp := context.WithCancelCause(dialing)
 	defer giveUp(nil)
 	if !waits {
-		options.Trace = withoutServer(address, func() {
+		options.Trace.ConnectFailed = withoutServer(address, func() {
 			giveUp(exitWith(exitUnreachable, errors.New("there is no server at any address")))
 		})
 	}
@@ -98,18 +102,18 @@ func (c *connection) dial(
 	return nil, Usage(err)
 }
 
-// withoutServer returns a trace with a call of giveUp when nothing listens at any address, one after the other.
-func withoutServer(address string, giveUp func()) *transport.Trace {
+// withoutServer returns a hook that calls giveUp when nothing listens at any address, one after the other.
+func withoutServer(address string, giveUp func()) func(transport.ConnectionStatus) {
 	servers, _ := mqtt.ParseAddresses(address) // Dial reports an error
 	missing := 0
-	return &transport.Trace{ConnectFailed: func(failed transport.ConnectionStatus) {
+	return func(failed transport.ConnectionStatus) {
 		if missing++; !mqtt.IsNoServer(failed.Err) {
 			missing = 0
 		}
 		if missing == len(servers) {
 			giveUp()
 		}
-	}}
+	}
 }
 
 // A clientRun is what a command does when it is connected. Each request has the time of --timeout.

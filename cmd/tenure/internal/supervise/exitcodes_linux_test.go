@@ -115,7 +115,7 @@ func TestExitCodesOfRunAndLock(t *testing.T) {
 		{"no broker, and a shorter wait", []string{"lock", "--broker", "mqtt://127.0.0.1:1", "--wait", "50ms", "free", "--", "true"}, 103, "--wait 50ms"},
 		{"no TTL", []string{"run", "--ttl", "0", "free", "--", "true"}, 2, "--ttl 0s must be positive"},
 		{"a TTL that no store has", []string{"run", "--ttl", "1ms", "free", "--", "true"}, 2, "--ttl 1ms must be whole milliseconds, at least 50ms"},
-		{"a program that is not there", []string{"run", "free", "--", "no-such-program"}, 127, "cannot start no-such-program: it was not found"},
+		{"a program that is not there", []string{"run", "free", "--", "no-such-program"}, 127, `"no-such-program": executable file not found`},
 		{"a program that cannot be executed", []string{"lock", "free", "--", text}, 126, "cannot start " + text},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 		beProgram(role)
 		return
 	}
-	_ = os.Setenv("TENURE_QUIET", "false") // the tests read the log of lock
+	_ = os.Setenv("TENURE_LOG_LEVEL", "info") // the tests read the log of lock
 	// Under nohup the commands would inherit that SIGHUP is ignored. What is caught here is not.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	os.Exit(func() int {
