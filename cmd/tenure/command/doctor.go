@@ -33,7 +33,7 @@ do about what is wrong. A key of its own is set, watched and deleted. The first 
 decides the exit code. --timeout bounds each step.`,
 		Example: "doctor --broker mqtts://broker:8883 --tls-ca ca.pem --username press-7 --password-file secret",
 		Args:    Arguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		RunE:    f.run,
 	}
 	flags := examine.Flags()
 	f.connection.register(flags)
@@ -44,7 +44,7 @@ decides the exit code. --timeout bounds each step.`,
 }
 
 // run examines and prints.
-func (f *doctorFlags) run(cmd *cobra.Command) (err error) {
+func (f *doctorFlags) run(cmd *cobra.Command, _ []string) (err error) {
 	logger, _, stop := startLog(cmd, slog.LevelWarn)
 	defer stop()
 	options := doctor.Options{

@@ -57,7 +57,13 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 		{"a store without room for a lock", "lock --wait 1s --broker " + full + " k -- true", exitRefused, transport.ErrQuotaExceeded.Error()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := tenure(t, "", nil, strings.Fields(test.line)...)
+			arguments := strings.Fields(test.line)
+			got := outcome{}
+			if arguments[0] == "lock" {
+				got = tenure(t, "", nil, arguments...)
+			} else {
+				got = invoke(t, "", arguments...)
+			}
 			lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
 			last := lines[len(lines)-1]
 			if got.code != test.code || !strings.HasPrefix(last, "tenure: ") || !strings.Contains(last, test.want) || got.stdout != "" {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"time"
@@ -103,20 +104,16 @@ func (k *keyFlags) watch(cmd *cobra.Command, client *transport.Client, key strin
 	if err != nil {
 		return err
 	}
-	defer watch.Close()
-	for {
-		select {
-		case <-cmd.Context().Done():
-			return nil // it was to go on until then
-		case change, open := <-watch.Changes():
-			if !open {
-				return watch.Err()
-			}
-			if err := k.printChange(cmd.OutOrStdout(), key, change); err != nil {
-				return err
-			}
+	defer context.AfterFunc(cmd.Context(), watch.Close)() // it was to go on until then
+	for change := range watch.Changes() {
+		if err := k.printChange(cmd.OutOrStdout(), key, change); err != nil {
+			return err
 		}
 	}
+	if cmd.Context().Err() != nil {
+		return nil
+	}
+	return watch.Err()
 }
 
 func (k *keyFlags) printChange(w io.Writer, key string, change transport.Change) error {

@@ -11,8 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -277,11 +275,7 @@ func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context,
 // childEnvironment returns the environment of this process without the client id: with it, a
 // command such as "tenure set" in the child would end the connection of this process, and with
 // that the tenure.
-func childEnvironment() []string {
-	return slices.DeleteFunc(os.Environ(), func(setting string) bool {
-		return strings.HasPrefix(setting, settings.Variable("client-id")+"=")
-	})
-}
+func childEnvironment() []string { return append(os.Environ(), settings.Variable("client-id")+"=") }
 
 // environment is what the child and --after have, without a tenure.
 func (h *holderProcess) environment() []string {

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/creack/pty"
@@ -122,13 +121,14 @@ func TestWatchPrintsEachChangeUntilItIsInterrupted(t *testing.T) {
 	t.Parallel()
 	address := startMemory(t)
 	client := dialTest(t, address, "writer")
-	text := begin(t, "get", "--watch", "k", "--broker", address)
+	text, interrupt := here(t, "get", "--watch", "k", "--broker", address)
 	text.mustPrint(moment + " missing")
-	asJSON := begin(t, "get", "--watch", "k", "--broker", address, "--json")
+	asJSON, _ := here(t, "get", "--watch", "k", "--broker", address, "--json")
 	asJSON.mustPrint(`{"time":"` + moment + `","key":"k","exists":false}`)
 	mustSet(t, client, "k", "a\n\xff")
 	text.mustPrint(moment + ` set "a\\n\\xff"`)
 	asJSON.mustPrint(`{"time":"` + moment + `","key":"k","exists":true,"valueBase64":"YQr/","version":"` + versionPattern + `"}`)
-	text.mustEndAfter(os.Interrupt, 0)
-	asJSON.mustEndAfter(syscall.SIGTERM, 0)
+	if code := interrupt(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
 }

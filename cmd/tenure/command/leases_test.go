@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"regexp"
 	"runtime"
 	"strings"
@@ -24,17 +23,19 @@ import (
 func TestHolderFollowsEachChange(t *testing.T) {
 	t.Parallel()
 	address := startMemory(t)
-	text := begin(t, "holder", "press-7/active", "--watch", "--broker", address)
+	text, interrupt := here(t, "holder", "press-7/active", "--watch", "--broker", address)
 	text.mustPrint(moment + " none")
 	a := acquireAs(t, dialTest(t, address, "gateway-a"), "press-7/active")
 	text.mustPrint(moment + " gateway-a")
-	asJSON := begin(t, "holder", "press-7/active", "--watch", "--json", "--broker", address)
+	asJSON, _ := here(t, "holder", "press-7/active", "--watch", "--json", "--broker", address)
 	asJSON.mustPrint(`{"time":"` + moment + `","name":"press-7/active","held":true,"holder":"gateway-a","value":"gateway-a:[^"]+","version":"` + versionPattern + `"}`)
 	if err := a.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	text.mustPrint(moment + " none")
-	text.mustEndAfter(os.Interrupt, 0)
+	if code := interrupt(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
 }
 
 func TestReleaseEndsTheTenureThatWasShownAndNoOther(t *testing.T) {

@@ -104,7 +104,12 @@ func (p *process) run(ctx context.Context, reloads []reload, work func(context.C
 	tasks.Go(func() { memory.Release(working) })
 	tasks.Go(func() { p.reloadOnHangup(working, reloads) })
 	tasks.Go(func() { p.manager.Watch(watching, p.node.Probe) })
-	defer context.AfterFunc(ctx, p.manager.Stopping)()
+	tasks.Go(func() {
+		<-working.Done()
+		if ctx.Err() != nil { // otherwise work has ended by itself, and may be called again
+			p.manager.Stopping()
+		}
+	})
 	err := work(working)
 	cancel()
 	unwatch()
@@ -177,10 +182,7 @@ func (f *pageFlags) register(flags *pflag.FlagSet) {
 // so that the page shows that it stops.
 func (f *pageFlags) start(cmd *cobra.Command, process *process, mode string) (stop func(), err error) {
 	if f.addr == "" {
-		if len(f.hosts) > 0 || f.insecure {
-			err = usagef("--admin-host and --admin-insecure are about --admin; give it too")
-		}
-		return func() {}, err
+		return func() {}, nil
 	}
 	if err := admin.CheckAddress(f.addr, f.insecure); err != nil {
 		return nil, Usage(err)

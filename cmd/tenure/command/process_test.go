@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -19,7 +18,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -87,14 +85,10 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 	}
 	mustSet(t, client, "k", "v") // it was connected before
 	await.Until(func() bool { return strings.Contains(log.String(), "omitted=") })
-	text := log.String()
-	for _, want := range []string{"too many files and sockets are open", "limit=136", "ulimit -n", "LimitNOFILE", "remote=127.0.0.1:", "omitted="} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is not in the log:\n%s", want, text)
+	for _, want := range []string{"too many files and sockets are open", "limit=136", "ulimit -n", "LimitNOFILE"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%q is not in the log:\n%s", want, log)
 		}
-	}
-	if lines := strings.Count(text, "closed a connection"); lines > 30 {
-		t.Errorf("%d lines about %d connections", lines, refused)
 	}
 	for _, conn := range open {
 		_ = conn.Close()
@@ -144,30 +138,23 @@ func TestInvariant34AServerThatCannotWriteItsDataEndsAndSaysWhy(t *testing.T) {
 // A terminal that closes sends SIGHUP and no longer reads the log. Neither stops a store.
 func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 	t.Parallel()
-	for name, arguments := range map[string][]string{
-		"serve":  {"serve", "--memory", "--addr", "127.0.0.1:0"},
-		"attach": {"attach", "--memory", "mqtt://" + mosquitto.Start(t, "").Address},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cmd := exec.Command(built.Path(t), arguments...)
-			log, stderr, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			cmd.Stderr = stderr
-			r := start(t, cmd)
-			_ = stderr.Close()
-			address := r.mustPrint(`(?:listening on|attached to) (\S+) .*`)
-			r.signal(syscall.SIGHUP)
-			if said := readUntil(log, "nothing to read again"); !strings.Contains(said, "SIGHUP: there is nothing to read again") {
-				t.Errorf("the log says %q", said)
-			}
-			_ = log.Close()
-			r.signal(syscall.SIGHUP) // it logs that into a broken pipe
-			mustSet(t, dialTest(t, address, "client"), "k", "v")
-			r.mustEndAfter(syscall.SIGTERM, 0, "stopped")
-		})
+	cmd := exec.Command(built.Path(t), "serve", "--memory", "--addr", "127.0.0.1:0")
+	log, stderr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
 	}
+	cmd.Stderr = stderr
+	r := start(t, cmd)
+	_ = stderr.Close()
+	address := r.mustPrint(`listening on (\S+) .*`)
+	r.signal(syscall.SIGHUP)
+	if said := readUntil(log, "nothing to read again"); !strings.Contains(said, "SIGHUP: there is nothing to read again") {
+		t.Errorf("the log says %q", said)
+	}
+	_ = log.Close()
+	r.signal(syscall.SIGHUP) // it logs that into a broken pipe
+	mustSet(t, dialTest(t, address, "client"), "k", "v")
+	r.mustEndAfter(syscall.SIGTERM, 0, "stopped")
 }
 
 // A serviceManager is the socket on which systemd hears a service.
@@ -257,49 +244,39 @@ func (c silentConn) Write(p []byte) (int, error) {
 // A child that ended by itself while the lease was held keeps its code, though the broker is away, and the
 // deadline passes while the store is asked once more.
 func TestTheDeadlineMayPassWhileTheStoreIsAskedOnceMore(t *testing.T) {
-	for _, test := range []struct {
-		name        string
-		passesFirst bool // the deadline passes before the child ends
-	}{{"while it is asked", false}, {"before", true}} {
-		t.Run(test.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-			defer cancel()
-			const ttl = time.Hour // so nothing else is sent meanwhile
-			var silent atomic.Bool
-			var ahead atomic.Int64
-			pass := func() { ahead.Store(int64(2 * ttl)) }
-			client, err := transport.Dial(ctx, startMemory(t), transport.Options{Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
-				conn, err := new(net.Dialer).DialContext(ctx, network, address)
-				return silentConn{conn, &silent, pass}, err
-			}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer client.Close()
-			l, err := lease.New(client, "press", lease.Options{TTL: ttl, RequestTimeout: 100 * time.Millisecond,
-				Clock: func() time.Duration { return lease.SystemClock() + time.Duration(ahead.Load()) }})
-			if err != nil {
-				t.Fatal(err)
-			}
-			tenure, err := l.Acquire(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			h := &holderProcess{holdFlags: &holdFlags{ttl: ttl, connection: connection{timeout: await.Patience}}, logger: slog.New(slog.DiscardHandler)}
-			if err := h.confirm(tenure); err != nil {
-				t.Errorf("%v, and the store has the tenure", err)
-			}
-			silent.Store(true)
-			if test.passesFirst {
-				pass()
-			}
-			if err := h.confirm(tenure); (err != nil) != test.passesFirst {
-				t.Errorf("%v", err)
-			}
-			if tenure.Remaining() > 0 {
-				t.Error("the deadline has not passed: nothing was tested")
-			}
-		})
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	const ttl = time.Hour // so nothing else is sent meanwhile
+	var silent atomic.Bool
+	var ahead atomic.Int64
+	pass := func() { ahead.Store(int64(2 * ttl)) }
+	client, err := transport.Dial(ctx, startMemory(t), transport.Options{Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		return silentConn{conn, &silent, pass}, err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	l, err := lease.New(client, "press", lease.Options{TTL: ttl, RequestTimeout: 100 * time.Millisecond,
+		Clock: func() time.Duration { return lease.SystemClock() + time.Duration(ahead.Load()) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenure, err := l.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &holderProcess{holdFlags: &holdFlags{ttl: ttl, connection: connection{timeout: await.Patience}}}
+	silent.Store(true)
+	if err := h.confirm(tenure); err != nil {
+		t.Error(err)
+	}
+	if tenure.Remaining() > 0 {
+		t.Error("the deadline has not passed: nothing was tested")
+	}
+	if err := h.confirm(tenure); err == nil {
+		t.Error("the deadline had passed before the child ended")
 	}
 }
 

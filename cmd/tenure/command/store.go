@@ -69,8 +69,6 @@ func (s *storeFlags) check() error {
 		return usagef("--lock-prefix needs --strict")
 	case s.memory && s.flags.Changed("data"):
 		return usagef("--memory keeps nothing, and --data says where to keep it; give one of them")
-	case s.flags.Changed("data") && s.dir == "":
-		return usagef("--data is empty; give a directory, or --memory to keep nothing")
 	}
 	return nil
 }
