@@ -40,6 +40,7 @@ main();
 // Two nodes with the recipe of each language: the first one leads and acts, and drains when it is ended; then the
 // second one acts with a newer token.
 func TestEachRecipeOfAWarmStandbyActsDrainsAndFollows(t *testing.T) {
+	t.Parallel()
 	document, err := os.ReadFile("../../../docs/elect.md")
 	if err != nil {
 		t.Fatal(err)

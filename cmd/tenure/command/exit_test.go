@@ -74,6 +74,7 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 }
 
 func TestASignalBeforeTheAnswerHasACodeOfItsOwn(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("SKIPPED: processes of Windows get no signals")
 	}

@@ -73,6 +73,7 @@ func TestCommandsForKeysSayWhatTheStoreHolds(t *testing.T) {
 }
 
 func TestGetShowsControlCharactersToATerminal(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("SKIPPED: there are no pseudo-terminals of this kind on Windows")
 	}

@@ -165,6 +165,7 @@ func TestSwitchoverSaysWhyNothingWasHandedOver(t *testing.T) {
 }
 
 func TestACommandInTheChildDoesNotEndTheConnectionOfItsParent(t *testing.T) {
+	t.Parallel()
 	environment := []string{"TENURE_BROKER=" + startMemory(t), "TENURE_CLIENT_ID=gateway-a"}
 	got := tenure(t, "", environment, "lock", "jobs", "--", built.Path(t), "holder", "jobs")
 	if got.code != 0 || got.stdout != "gateway-a\n" {

@@ -98,6 +98,7 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 
 // Invariant 34: here the limit on the size of files stands for a disk that is full.
 func TestInvariant34AServerThatCannotWriteItsDataEndsAndSaysWhy(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -194,6 +195,7 @@ func (m serviceManager) wait(t *testing.T, want string) string {
 }
 
 func TestServeTellsSystemdThatItListensWorksAndStops(t *testing.T) {
+	t.Parallel()
 	manager, r := startService(t, "serve", "--addr", "127.0.0.1:0")
 	if ready := manager.wait(t, "READY=1"); !strings.Contains(ready, "STATUS=listening on mqtt://127.0.0.1:") || !strings.HasSuffix(ready, "/state") {
 		t.Errorf("ready with %q", ready)
@@ -206,6 +208,7 @@ func TestServeTellsSystemdThatItListensWorksAndStops(t *testing.T) {
 }
 
 func TestRunTellsSystemdWhetherItHoldsTheLease(t *testing.T) {
+	t.Parallel()
 	broker := startMemory(t)
 	// The child would write to the socket, if it found it.
 	child := []string{"sh", "-c", `test -z "$NOTIFY_SOCKET$WATCHDOG_USEC" && echo unknown > "$STATE_DIRECTORY" && exec sleep 1000`}
@@ -244,6 +247,7 @@ func (c silentConn) Write(p []byte) (int, error) {
 // A child that ended by itself while the lease was held keeps its code, though the broker is away, and the
 // deadline passes while the store is asked once more.
 func TestTheDeadlineMayPassWhileTheStoreIsAskedOnceMore(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	const ttl = time.Hour // so nothing else is sent meanwhile

@@ -82,6 +82,7 @@ func TestTheLogHasTheFormatAndTheLevelOfItsFlags(t *testing.T) {
 
 // The file for --config as docs/command.md and the help show it.
 func TestAServerStartsWithTheFileOfTheDocument(t *testing.T) {
+	t.Parallel()
 	document, err := os.ReadFile("../../../docs/command.md")
 	if err != nil {
 		t.Fatal(err)

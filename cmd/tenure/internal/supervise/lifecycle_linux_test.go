@@ -51,6 +51,7 @@ func TestAnInterruptAtAnyMomentLeavesNoProgramAndNoLease(t *testing.T) {
 }
 
 func TestSignalsArePassedOn(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "plain", "run", "press")
 	n.awaitStart()
@@ -118,6 +119,7 @@ func TestAProgramThatIsBeingStoppedIsKilledWhenItsLeaseIsTaken(t *testing.T) {
 
 // PR_SET_PDEATHSIG is what is left then. (What the program started can live on.)
 func TestTheProgramDiesWithSupervisorAndGuard(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "obstinate", "run", "press")
 	n.awaitStart()
@@ -139,7 +141,7 @@ func TestAProgramRunsForManyTTLs(t *testing.T) {
 	network := startProxy(t, broker, nil)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "lock", "--ttl", "500ms", "press")
 	n.awaitStart()
-	network.awaitTraffic(t, 24) // twelve renewals: one each sixth of the TTL
+	network.awaitTraffic(24) // twelve renewals: one each sixth of the TTL
 	n.signal(unix.SIGUSR1)
 	n.awaitLine("got user defined signal 1")
 	n.signal(unix.SIGTERM)

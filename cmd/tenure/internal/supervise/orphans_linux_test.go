@@ -117,6 +117,7 @@ func mustLive(t *testing.T, e procEntry) {
 // A shell may have children, and then become tenure. They are none of its business, and what they
 // leave while checks of the health run is not.
 func TestProcessesFromBeforeAreSpared(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	dir := t.TempDir()
 	leave, checks := filepath.Join(dir, "leave"), filepath.Join(dir, "checks")

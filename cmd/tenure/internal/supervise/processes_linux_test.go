@@ -379,11 +379,12 @@ type proxy struct {
 	listener net.Listener
 	cuts     func(sent []byte) bool // what cuts it, of what nodes send; nil: nothing does
 	isCut    chan struct{}          // closed when it was cut
+	cut      func()                 // drops everything from now on, and keeps the connections open
 	tasks    sync.WaitGroup
 
 	mu     sync.Mutex
 	conns  []net.Conn
-	frozen map[net.Conn]bool
+	frozen int // of conns: the first ones are silent
 	passed int // how often bytes were passed on
 }
 
@@ -393,7 +394,8 @@ func startProxy(t *testing.T, broker string, cuts func(sent []byte) bool) *proxy
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, cuts: cuts, isCut: make(chan struct{}), frozen: make(map[net.Conn]bool)}
+	p := &proxy{listener: listener, cuts: cuts, isCut: make(chan struct{})}
+	p.cut = sync.OnceFunc(func() { close(p.isCut) })
 	p.tasks.Go(func() {
 		for {
 			near, err := listener.Accept()
@@ -407,9 +409,10 @@ func startProxy(t *testing.T, broker string, cuts func(sent []byte) bool) *proxy
 			}
 			p.mu.Lock()
 			p.conns = append(p.conns, near, far)
+			number := len(p.conns)
 			p.mu.Unlock()
-			p.tasks.Go(func() { p.pass(far, near, true) })
-			p.tasks.Go(func() { p.pass(near, far, false) })
+			p.tasks.Go(func() { p.pass(far, near, number, true) })
+			p.tasks.Go(func() { p.pass(near, far, number, false) })
 		}
 	})
 	t.Cleanup(func() {
@@ -425,25 +428,28 @@ func startProxy(t *testing.T, broker string, cuts func(sent []byte) bool) *proxy
 }
 
 // pass passes bytes on, which a node sends or the server.
-func (p *proxy) pass(to, from net.Conn, sends bool) {
+func (p *proxy) pass(to, from net.Conn, number int, sends bool) {
 	for buffer := make([]byte, 32<<10); ; {
 		n, err := from.Read(buffer)
-		if err != nil {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			if !p.frozen[from] && !p.wasCut() {
-				_ = to.Close()
-			}
-			return
-		}
-		if sends && p.cuts != nil && p.cuts(buffer[:n]) {
-			p.partition()
+		if err == nil && sends && p.cuts != nil && p.cuts(buffer[:n]) {
+			p.cut()
 		}
 		p.mu.Lock()
-		silent := p.frozen[from] || p.wasCut()
 		p.passed++
+		silent := number <= p.frozen
 		p.mu.Unlock()
-		if !silent {
+		select {
+		case <-p.isCut:
+			silent = true
+		default:
+		}
+		switch {
+		case err != nil && !silent:
+			_ = to.Close()
+			return
+		case err != nil:
+			return
+		case !silent:
 			_, _ = to.Write(buffer[:n])
 		}
 	}
@@ -451,36 +457,15 @@ func (p *proxy) pass(to, from net.Conn, sends bool) {
 
 func (p *proxy) address() string { return "mqtt://" + p.listener.Addr().String() }
 
-// partition cuts the network: it drops everything, and keeps the connections open.
-func (p *proxy) partition() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.wasCut() {
-		close(p.isCut)
-	}
-}
-
-func (p *proxy) wasCut() bool {
-	select {
-	case <-p.isCut:
-		return true
-	default:
-		return false
-	}
-}
-
 // freeze makes the present connections silent, and not those that follow.
 func (p *proxy) freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, conn := range p.conns {
-		p.frozen[conn] = true
-	}
+	p.frozen = len(p.conns)
 }
 
 // awaitTraffic waits until bytes were passed on so often from now on.
-func (p *proxy) awaitTraffic(t *testing.T, times int) {
-	t.Helper()
+func (p *proxy) awaitTraffic(times int) {
 	count := func() int {
 		p.mu.Lock()
 		defer p.mu.Unlock()
