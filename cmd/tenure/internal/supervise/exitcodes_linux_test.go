@@ -17,16 +17,14 @@ import (
 func TestTheCodeOfTheProgramIsKeptAndWhatItLeftIsEnded(t *testing.T) {
 	t.Parallel()
 	broker := server(t)
-	for _, role := range []string{"leaves", "headless leaves"} {
-		for _, verb := range []string{"run", "lock"} {
-			n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, role, verb, "--ttl", "2s", "--grace", "100ms", "press")
-			n.awaitStart()
-			n.awaitGone()
-			if code := n.awaitExit(); code != 7 {
-				t.Errorf("%s: exit code %d, want the program's, 7", verb, code)
-			}
-			awaitFree(t, broker, "press", time.Second)
+	for _, verb := range []string{"run", "lock"} {
+		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "leaves", verb, "--ttl", "2s", "--grace", "100ms", "press")
+		n.awaitStart()
+		n.awaitGone()
+		if code := n.awaitExit(); code != 7 {
+			t.Errorf("%s: exit code %d, want the program's, 7", verb, code)
 		}
+		awaitFree(t, broker, "press", time.Second)
 	}
 }
 

@@ -26,7 +26,7 @@ var faults = []struct {
 // do about signals, and whatever happens to their holder. The lock of a file shows an overlap.
 func TestTheProgramIsGoneBeforeTheNextHoldersStarts(t *testing.T) {
 	for _, fault := range faults {
-		for _, role := range []string{"plain", "obstinate", "group", "session", "daemon", "frozen", "headless"} {
+		for _, role := range []string{"plain", "obstinate", "group", "session", "daemon", "frozen"} {
 			if role != "daemon" && !prerequisite.LongRun() {
 				continue
 			}

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,7 +22,6 @@ import (
 	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/testprocess"
-	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -32,19 +30,6 @@ import (
 
 // tenure is the path of the command.
 var tenure string
-
-// headless is set for roles whose first thread ends, while the process goes on: /proc shows it as a
-// zombie then.
-func headless() bool { return strings.HasPrefix(os.Getenv("SUPERVISE_ROLE"), "headless") }
-
-func init() {
-	if headless() {
-		runtime.LockOSThread() // main runs on the first thread from now on
-	}
-}
-
-// loseHead ends the first thread.
-func loseHead() { _, _, _ = syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) }
 
 func TestMain(m *testing.M) {
 	Intercept() // tests start guards themselves
@@ -75,17 +60,10 @@ func beProgram(role string) {
 			panic(err)
 		}
 		panic(unix.Exec("/bin/sh", append([]string{"sh", "-c"}, os.Args[1:]...), os.Environ()))
-	case "leaf", "headless leaf": // what a program started
+	case "leaf": // what a program started
 		signal.Ignore(unix.SIGTERM, unix.SIGHUP, unix.SIGINT)
 		if os.Getenv("SUPERVISE_READY") != "" { // the program waits for this
 			_ = unix.Close(5)
-		}
-		if headless() {
-			go func() {
-				time.Sleep(10 * await.Patience)
-				os.Exit(0)
-			}()
-			loseHead()
 		}
 		time.Sleep(10 * await.Patience)
 		return
@@ -107,9 +85,6 @@ func beProgram(role string) {
 	leaf := func(attributes *syscall.SysProcAttr) {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), "SUPERVISE_ROLE=leaf", "SUPERVISE_READY=yes")
-		if headless() {
-			cmd.Env = append(cmd.Env, "SUPERVISE_ROLE=headless leaf")
-		}
 		waiting, ready, err := os.Pipe()
 		if err != nil {
 			panic(err)
@@ -135,20 +110,15 @@ func beProgram(role string) {
 		if err := cmd.Run(); err != nil {
 			panic(err)
 		}
-	case "headless": // with a descendant that is headless, too
-		leaf(&syscall.SysProcAttr{Setsid: true})
-	case "leaves", "headless leaves": // ends, and leaves two behind
+	case "leaves": // ends, and leaves two behind
 		leaf(nil)
 		leaf(&syscall.SysProcAttr{Setsid: true})
 	}
 	say("start %d", now())
 	say("%s=%s", "TENURE_TOKEN", os.Getenv("TENURE_TOKEN"))
 	switch role {
-	case "leaves", "headless leaves":
+	case "leaves":
 		os.Exit(7)
-	case "headless":
-		go heed(role, signals, say)
-		loseHead()
 	case "frozen":
 		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
 	}
@@ -340,27 +310,17 @@ func (n *node) guard() int {
 	return 0
 }
 
-// awaitFree returns once no client holds the lease. It fails the test if that takes as long as
-// the TTL.
+// awaitFree returns once no client holds the lease. It fails the test if that takes too long.
 func awaitFree(t *testing.T, broker, name string, within time.Duration) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
-	client, err := transport.Dial(ctx, broker, transport.Options{})
-	if err != nil {
-		t.Fatal(err)
+	client, began := dial(t, broker), time.Now()
+	await.Until(func() bool {
+		entry, err := client.Get(t.Context(), name)
+		return err == nil && !entry.Exists
+	})
+	if took := time.Since(began); took > within {
+		t.Errorf("%s was held for %v", name, took)
 	}
-	defer client.Close()
-	l, err := lease.New(client, name, lease.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for holder, err := range l.Observe(ctx) {
-		if err == nil && !holder.Held {
-			return
-		}
-	}
-	t.Errorf("%s is still held after %v", name, within)
 }
 
 func awaitLog(t *testing.T, n *node, text string) {
