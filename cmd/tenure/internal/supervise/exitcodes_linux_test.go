@@ -58,18 +58,21 @@ func TestAHolderThatWasFrozenEndsLockAndLetsRunCampaignAgain(t *testing.T) {
 	t.Parallel()
 	broker := server(t)
 	for _, verb := range []string{"run", "lock"} {
-		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "daemon", verb, "--ttl", "1s", "--grace", "100ms", "press")
-		n.awaitStart()
-		n.signal(unix.SIGSTOP)
-		n.awaitGone()
-		n.signal(unix.SIGCONT)
-		if verb == "run" {
-			awaitLogs(t, n, "the child starts", 2)
-			n.signal(unix.SIGTERM)
-			n.awaitExit()
-		} else if code := n.awaitExit(); code != 102 {
-			t.Errorf("exit code %d, want 102", code)
-		}
+		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
+			n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "daemon", verb, "--ttl", "1s", "--grace", "100ms", verb)
+			n.awaitStart()
+			n.signal(unix.SIGSTOP)
+			n.awaitGone()
+			n.signal(unix.SIGCONT)
+			if verb == "run" {
+				awaitLogs(t, n, "the child starts", 2)
+				n.signal(unix.SIGTERM)
+				n.awaitExit()
+			} else if code := n.awaitExit(); code != 102 {
+				t.Errorf("exit code %d, want 102", code)
+			}
+		})
 	}
 }
 

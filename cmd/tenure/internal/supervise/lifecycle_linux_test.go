@@ -139,7 +139,7 @@ func TestAProgramRunsForManyTTLs(t *testing.T) {
 	t.Parallel()
 	broker := server(t)
 	network := startProxy(t, broker, nil)
-	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "lock", "--ttl", "500ms", "press")
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "lock", "--ttl", "1s", "press")
 	n.awaitStart()
 	network.awaitTraffic(24) // twelve renewals: one each sixth of the TTL
 	n.signal(unix.SIGUSR1)
@@ -163,18 +163,21 @@ func TestASignalBeforeAtLeastLetsTheLeaseRunOut(t *testing.T) {
 		"the program has ended": {"leaves", "the lease is still held", 7},
 		"the program runs":      {"polite", "the child starts", 0},
 	} {
-		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, test.role,
-			"lock", "--at-least", "1h", "--ttl", "1m", "--instant", "--client-id", test.role, test.role)
-		n.awaitStart()
-		awaitLog(t, n, test.awaits)
-		n.signal(unix.SIGTERM)
-		if code := n.awaitExit(); code != test.code {
-			t.Errorf("%s: exit code %d, want the program's, %d", name, code, test.code)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-		defer cancel()
-		if entry, err := client.Get(ctx, test.role); err != nil || !entry.Exists {
-			t.Errorf("%s: the lease was released: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, test.role,
+				"lock", "--at-least", "1h", "--ttl", "1m", "--instant", "--client-id", test.role, test.role)
+			n.awaitStart()
+			awaitLog(t, n, test.awaits)
+			n.signal(unix.SIGTERM)
+			if code := n.awaitExit(); code != test.code {
+				t.Errorf("exit code %d, want the program's, %d", code, test.code)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+			defer cancel()
+			if entry, err := client.Get(ctx, test.role); err != nil || !entry.Exists {
+				t.Errorf("the lease was released: %v", err)
+			}
+		})
 	}
 }

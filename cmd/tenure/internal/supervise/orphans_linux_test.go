@@ -143,43 +143,31 @@ func TestAsTheFirstProcessTheOrphansOfOtherSessionsAreSpared(t *testing.T) {
 	t.Parallel()
 	enter := prerequisite.Program(t, "nsenter", "util-linux")
 	broker := server(t)
-	startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "held").awaitStart()
 	checks := filepath.Join(t.TempDir(), "checks")
-	for _, test := range []struct {
-		name, ready string
-		arguments   []string
-	}{
-		{"run", "the child starts", []string{"--health", "echo >>" + checks, "--health-every", "10ms", "press", "--", "sh", "-c", "sleep 1000; true"}},
-		{"lock", "another holder has it", []string{"held", "--", "true"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			p := startAsInit(t, append([]string{test.name, "--broker", broker, "--ttl", "1s"}, test.arguments...)...)
-			await.Until(func() bool {
-				if strings.Contains(p.log.String(), "mount: ") {
-					prerequisite.Missing(t, "there is no right to mount /proc")
-				}
-				return strings.Contains(p.log.String(), test.ready)
-			})
-			flags := []string{"--target", strconv.Itoa(p.cmd.Process.Pid), "--pid"}
-			if os.Getuid() != 0 {
-				flags = append(flags, "--user", "--preserve-credentials")
-			}
-			session := exec.Command(enter, append(flags, "/bin/sh", "-c", ownSession("exec sleep 1000")+" </dev/null >/dev/null 2>&1 &")...)
-			if out, err := session.CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
-			left := p.awaitOrphan("sleep")
-			if test.name == "run" {
-				awaitMore(t, checks, 5)
-			}
-			mustLive(t, left)
-			_ = unix.Kill(left.pid, unix.SIGKILL)
-			await.Until(func() bool {
-				seen, ok := readProcess(left.pid)
-				return !ok || seen.started != left.started
-			})
-		})
+	p := startAsInit(t, "run", "--broker", broker, "--ttl", "1s", "--health", "echo >>"+checks, "--health-every", "10ms",
+		"press", "--", "sh", "-c", "sleep 1000; true")
+	await.Until(func() bool {
+		if strings.Contains(p.log.String(), "mount: ") {
+			prerequisite.Missing(t, "there is no right to mount /proc")
+		}
+		return strings.Contains(p.log.String(), "the child starts")
+	})
+	flags := []string{"--target", strconv.Itoa(p.cmd.Process.Pid), "--pid"}
+	if os.Getuid() != 0 {
+		flags = append(flags, "--user", "--preserve-credentials")
 	}
+	session := exec.Command(enter, append(flags, "/bin/sh", "-c", ownSession("exec sleep 1000")+" </dev/null >/dev/null 2>&1 &")...)
+	if out, err := session.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	left := p.awaitOrphan("sleep")
+	awaitMore(t, checks, 5)
+	mustLive(t, left)
+	_ = unix.Kill(left.pid, unix.SIGKILL)
+	await.Until(func() bool {
+		seen, ok := readProcess(left.pid)
+		return !ok || seen.started != left.started
+	})
 }
 
 // The results of processes that are left to tenure are taken, whatever it does meanwhile. As zombies

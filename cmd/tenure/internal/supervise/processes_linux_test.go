@@ -22,10 +22,11 @@ import (
 	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/testprocess"
+	"github.com/tenurelock/tenure/server/servertest"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// The tests run the command itself, against a server that is another process of it. The program
+// The tests run the command itself. The program
 // that it supervises is this test, in one of the roles of beProgram.
 
 // tenure is the path of the command.
@@ -147,25 +148,7 @@ func heed(role string, signals <-chan os.Signal, say func(string, ...any)) {
 // server starts a store, and returns its address.
 func server(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command(tenure, "serve", "--memory", "--addr", "127.0.0.1:0")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = await.Result(cmd.Wait)
-	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	address, ok := strings.CutPrefix(line, "listening on ")
-	if err != nil || !ok {
-		t.Fatalf("the server said %q: %v", line, err)
-	}
-	address, _, _ = strings.Cut(address, " ")
-	return address
+	return servertest.New(t).URL
 }
 
 // dial returns a client of a server.

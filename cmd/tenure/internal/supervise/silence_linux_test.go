@@ -27,25 +27,28 @@ func TestTheCodeOfTheProgramOutlivesAStopOfTheSupervisor(t *testing.T) {
 	broker := server(t)
 	const grace = time.Second
 	for _, verb := range []string{"run", "lock"} {
-		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "obstinate", verb, "--ttl", "10s", "--grace", grace.String(), verb)
-		n.awaitStart()
-		guard := n.guard()
-		programs, err := descendants(guard, nil)
-		if err != nil || len(programs) != 1 {
-			t.Fatal(programs, err)
-		}
-		n.signal(unix.SIGTERM)
-		n.awaitLine("got terminated")
-		overdue := time.Now().Add(grace + guardPatience)
-		n.signal(unix.SIGSTOP)
-		awaitState(n.cmd.Process.Pid, 'T')
-		_ = unix.Kill(programs[0].pid, unix.SIGKILL)
-		awaitState(guard, 'Z')
-		time.Sleep(time.Until(overdue)) // the time is what is tested
-		n.signal(unix.SIGCONT)
-		if code := n.awaitExit(); code != 128+int(unix.SIGKILL) || strings.Contains(n.log.String(), "without its guard") {
-			t.Errorf("%s: exit code %d, want the code of the program, and no guard that failed", verb, code)
-		}
+		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
+			n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "obstinate", verb, "--ttl", "10s", "--grace", grace.String(), verb)
+			n.awaitStart()
+			guard := n.guard()
+			programs, err := descendants(guard, nil)
+			if err != nil || len(programs) != 1 {
+				t.Fatal(programs, err)
+			}
+			n.signal(unix.SIGTERM)
+			n.awaitLine("got terminated")
+			overdue := time.Now().Add(grace + guardPatience)
+			n.signal(unix.SIGSTOP)
+			awaitState(n.cmd.Process.Pid, 'T')
+			_ = unix.Kill(programs[0].pid, unix.SIGKILL)
+			awaitState(guard, 'Z')
+			time.Sleep(time.Until(overdue)) // the time is what is tested
+			n.signal(unix.SIGCONT)
+			if code := n.awaitExit(); code != 128+int(unix.SIGKILL) || strings.Contains(n.log.String(), "without its guard") {
+				t.Errorf("%s: exit code %d, want the code of the program, and no guard that failed", verb, code)
+			}
+		})
 	}
 }
 
