@@ -144,21 +144,3 @@ func emptyData(t *testing.T) string {
 	}
 	return dir
 }
-
-// A warning is beside the report, and does not fail the command.
-func TestACheckWarnsOfRights(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("there are no mode bits")
-	}
-	dir := emptyData(t)
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	got := invoke(t, "", "check", dir)
-	if got.code != 0 || !strings.Contains(got.stdout, " is sound\n") || !strings.HasPrefix(got.stderr, "tenure: warning: "+dir+": ") {
-		t.Errorf("%+v", got)
-	}
-	if got := invoke(t, "", "serve", "--addr", "127.0.0.1:0", "--data", dir); got.code != exitFailure || !strings.Contains(got.stderr, "chmod") {
-		t.Errorf("serve: %+v", got)
-	}
-}

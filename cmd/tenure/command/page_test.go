@@ -147,9 +147,6 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 		{"--broker mqtt://127.0.0.1:1", exitUnreachable, "tenure serve", "connection: connection refused"},
 		{"--broker " + withoutStore, exitUnreachable, "tenure attach " + withoutStore, "no store is subscribed"},
 		{"--timeout 2s --broker " + noReplies, exitUnreachable, "docs/attach.md", "no reply came within 2s"},
-		{"--username x --password-file nowhere --broker " + store, exitUsage, "correct the flag, or the file", "nowhere"},
-		{"--tls-ca nowhere --broker mqtts" + strings.TrimPrefix(store, "mqtt"), exitUsage, "correct the flag, or the file", "nowhere"},
-		{"--tls-ca nowhere --broker " + store, exitUsage, "correct the flag", "write mqtts"},
 		{"--broker http://localhost", exitUsage, "correct --broker", "write it like"},
 	} {
 		got := invoke(t, "", append([]string{"doctor"}, strings.Fields(test.line)...)...)
