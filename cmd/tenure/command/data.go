@@ -14,20 +14,18 @@ import (
 
 func checkCommand() *cobra.Command {
 	return dataCommand(&cobra.Command{
-		Use:   "check PATH",
-		Short: "Check the data of a store, and say what it holds",
-		Long: `Check all data in a directory, which a store may use, or in the file of a backup. The exit
-code is 1 if it is damaged, and 2 if there is none.`,
+		Use:     "check PATH",
+		Short:   "Check the data of a store, and say what it holds",
+		Long:    "Check all data in a directory, which a store may use, or in the file of a backup.",
 		Example: "check /var/lib/tenure\ncheck --json /backups/tenure-monday | jq .keys",
 	}, "sound", func(ctx context.Context, path, _ string) (journal.Report, error) { return journal.Check(ctx, path) })
 }
 
 func backupCommand() *cobra.Command {
 	return dataCommand(&cobra.Command{
-		Use:   "backup DIR FILE",
-		Short: "Back up the data of a store, which may be running",
-		Long: `Write a copy of the data in a directory, which a store may use, to a new file. Run this as
-the user of the store or as root. The file has the values of all keys.`,
+		Use:     "backup DIR FILE",
+		Short:   "Back up the data of a store, which may be running",
+		Long:    "Write a copy of the data in a directory to a new file, as the user of the store or as root.",
 		Example: `backup /var/lib/tenure /backups/tenure-$(date +%F)`,
 	}, "a sound backup", journal.Backup)
 }
@@ -46,9 +44,8 @@ func exportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "export PATH",
 		Short: "Print the data of a store as lines of JSON",
-		Long: `Print all records of a store, one JSON object on each line. "kind" is key, fence (of a key
-that is gone), reply (remembered for requests that come again), identity, or bound (no
-version above it was issued). What is not UTF-8 is in base64.`,
+		Long: `Print all records of a store, one JSON object on each line: keys, fences of keys that are
+gone, remembered replies, the identity, and the bound of its versions.`,
 		Example: `export /var/lib/tenure | jq 'select(.kind == "key")'`,
 		Args:    Arguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {

@@ -29,8 +29,7 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find out why a client cannot use a store",
 		Long: `Go the way of a request, from DNS to the rights of this client and the clocks, and say what to
-do about what is wrong. A key of its own is set, watched and deleted. The first failed step
-decides the exit code. --timeout bounds each step.`,
+do about what is wrong. A key of its own is set, watched and deleted.`,
 		Example: "doctor --broker mqtts://broker:8883 --tls-ca ca.pem --username press-7 --password-file secret",
 		Args:    Arguments,
 		RunE:    f.run,

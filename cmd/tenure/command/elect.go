@@ -25,9 +25,8 @@ func electCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "elect NAME",
 		Short: "Take part in an election for programs that stay up, and tell them who leads",
-		Long: `Take part in an election for programs that stay up, in any language. They ask on a socket of
-this machine whether this node leads, and say when they have stopped. docs/elect.md has the
-rules, and clients in Python, Node and C#.`,
+		Long: `Take part in an election for programs that stay up, in any language, and ask on a socket of this
+machine whether it leads. docs/elect.md has the rules, and clients in Python, Node and C#.`,
 		Example: "elect press-7/active --listen unix:/run/press/elect --ttl 4s --warn 1s\n" +
 			"elect press-7/active --listen 127.0.0.1:8090 --watchdog /dev/watchdog",
 		Args: Arguments,

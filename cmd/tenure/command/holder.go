@@ -50,15 +50,10 @@ func (h *holderFlags) run(cmd *cobra.Command, client *transport.Client, argument
 		}
 		return err
 	case !now.Held:
-		return noHolder(l.Name())
+		return exitWith(exitMissing, fmt.Errorf("no process holds %q", l.Name()))
 	}
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), output.Clean(now.Name))
 	return err
-}
-
-// noHolder returns the error for a lease without a holder.
-func noHolder(name string) error {
-	return exitWith(exitMissing, fmt.Errorf("no process holds %q", name))
 }
 
 // follow prints each change until it is interrupted.

@@ -60,7 +60,7 @@ func (r *releaseFlags) run(cmd *cobra.Command, client *transport.Client, argumen
 		return err
 	}
 	if !holder.Held {
-		return noHolder(name)
+		return exitWith(exitMissing, fmt.Errorf("no process holds %q", name))
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), `%q is held by %q (value %q, last renewed at %s).
 Its tenure ends with "%v", as soon as it notices.

@@ -24,9 +24,8 @@ func switchoverCommand() *cobra.Command {
 	cmd := clientCommand(&cobra.Command{
 		Use:   "switchover NAME",
 		Short: "Make the leader of an election hand over, to a candidate by name or to any other",
-		Long: `Ask the leader of an election to drain and hand over, to the candidate of --to or to any
-other one that is ready, and print for how long none led. The client needs the right to
-write the key NAME/bid.`,
+		Long: `Ask the leader of an election to drain and hand over to a candidate that is ready, and print
+for how long none led. The client needs the right to write the key NAME/bid.`,
 		Example: "switchover press-7/active --to gateway-b",
 	}, &s.connection, s.run)
 	flags := cmd.Flags()
