@@ -262,7 +262,7 @@ func TestTheDeadlineMayPassWhileTheStoreIsAskedOnceMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	l, err := lease.New(client, "press", lease.Options{TTL: ttl, RequestTimeout: 100 * time.Millisecond,
+	l, err := lease.New(client, "press", lease.Options{TTL: ttl, RequestTimeout: 2 * time.Second,
 		Clock: func() time.Duration { return lease.SystemClock() + time.Duration(ahead.Load()) }})
 	if err != nil {
 		t.Fatal(err)
