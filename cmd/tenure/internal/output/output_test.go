@@ -38,3 +38,12 @@ func TestACharacterInTwoWritesIsEscaped(t *testing.T) {
 		t.Errorf("%q, want %q", got.String(), want)
 	}
 }
+
+func TestWhatIsNotUTF8IsInTheOtherField(t *testing.T) {
+	if text, other := output.Text("größe"); *text != "größe" || other != nil {
+		t.Errorf("%q, %q", *text, other)
+	}
+	if text, other := output.Text([]byte("a\xff")); text != nil || string(other) != "a\xff" {
+		t.Errorf("%v, %q", text, other)
+	}
+}
