@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -15,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/iotest"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
@@ -182,23 +180,11 @@ func TestTheUserOfAPrintedHashIsAdmitted(t *testing.T) {
 }
 
 func TestWhatIsNoPasswordIsRefused(t *testing.T) {
-	for _, test := range []struct {
-		stdin io.Reader
-		want  string
-	}{
-		{strings.NewReader(""), "is empty"},
-		{strings.NewReader("\nlet me in\n"), "is empty"},
-		{strings.NewReader(strings.Repeat("x", 73) + "\n"), "72 bytes"},
-		{strings.NewReader(strings.Repeat("x", 1<<20)), "too long"},
-		{iotest.ErrReader(errors.New("pipe burst")), "standard input: pipe burst"},
+	for stdin, want := range map[string]string{
+		"": "is empty", "\nlet me in\n": "is empty", strings.Repeat("x", 73) + "\n": "72 bytes", strings.Repeat("x", 1<<20): "standard input: ",
 	} {
-		command := passwordCommand()
-		command.SilenceUsage, command.SilenceErrors = true, true
-		command.SetIn(test.stdin)
-		command.SetArgs(nil)
-		command.SetContext(t.Context())
-		if err := command.RunE(command, nil); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%v, want %q", err, test.want)
+		if got := invoke(t, stdin, "password"); got.code != exitFailure || !strings.Contains(got.stderr, want) {
+			t.Errorf("%.80q: %+v, want %q", stdin, got, want)
 		}
 	}
 }

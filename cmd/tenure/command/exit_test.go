@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"syscall"
@@ -15,8 +14,10 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -90,20 +91,16 @@ func TestASignalBeforeTheAnswerHasACodeOfItsOwn(t *testing.T) {
 			t.Errorf("%s said %q", command, text)
 		}
 	}
-	stdin, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stdin.Close()
+	stdin, writer := io.Pipe()
 	defer writer.Close()
-	waits := exec.Command(built.Path(t), "set", "k", "-", "--broker", startMemory(t))
-	waits.Stdin = stdin
-	r := start(t, waits)
-	// The pipe holds less than this, so when it is written the process has begun to read.
-	if _, err := writer.Write(make([]byte, 1<<20)); err != nil {
-		t.Fatal(err)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(&interruptedError{signal: syscall.SIGINT})
+	cmd := setCommand()
+	cmd.SetIn(stdin)
+	cmd.SetContext(ctx)
+	if _, err := readValue(cmd, "-"); exitCode(err) != 130 {
+		t.Errorf("while it reads standard input: %v", err)
 	}
-	r.mustEndAfter(os.Interrupt, 130)
 }
 
 func TestEachErrorHasItsExitCode(t *testing.T) {
@@ -115,6 +112,10 @@ func TestEachErrorHasItsExitCode(t *testing.T) {
 		{Usage(errors.New("any")), exitUsage},
 		{fmt.Errorf("wrapped: %w", exitWith(7, nil)), 7},
 		{transport.ErrConditionFailed, exitMissing},
+		{election.ErrNoLeader, exitMissing},
+		{election.ErrOtherLeads, exitHeld},
+		{election.ErrSwitchoverRefused, exitRefused},
+		{journal.ErrNoData, exitUsage},
 		{fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, transport.ErrNoStore), exitUnreachable},
 		{fmt.Errorf("%w: %w", transport.ErrNotSent, &transport.ConnectionError{Code: 0x87}), exitRefused},
 		{&transport.ConnectionError{Code: 0x86}, exitRefused},     // bad user name or password
