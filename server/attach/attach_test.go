@@ -356,7 +356,7 @@ func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 	through := testsupport.NewProxy(t, broker.Address)
 	options := lease.Options{TTL: 2 * testsupport.Patience, InstantFailover: true}
 	acquire := func(client *transport.Client) (*lease.Tenure, error) {
-		l := leaseOf(t, client, testsupport.LeaseKey, options)
+		l := leaseOf(t, client, leaseKey, options)
 		return l.Acquire(t.Context())
 	}
 	holder, err := acquire(testsupport.Dial(t, through.Address(), transport.Options{ClientID: "node-a", KeepAlive: 2 * testsupport.Patience}))

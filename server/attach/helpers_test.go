@@ -16,6 +16,9 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
+// The lease of these tests, and a key that its token protects.
+const leaseKey, fencedKey = "press-7/active", "press-7/setpoint"
+
 func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 // attachAlone is testsupport.Attach for a test in which no other store exists: it does not
@@ -88,10 +91,10 @@ func leaseOf(t *testing.T, client *transport.Client, name string, options lease.
 	return l
 }
 
-// mustAcquire takes the lease testsupport.LeaseKey for a client.
+// mustAcquire takes the lease leaseKey for a client.
 func mustAcquire(t *testing.T, client *transport.Client, options lease.Options) (*lease.Tenure, hlc.Token) {
 	t.Helper()
-	tenure, err := leaseOf(t, client, testsupport.LeaseKey, options).TryAcquire(t.Context())
+	tenure, err := leaseOf(t, client, leaseKey, options).TryAcquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 	holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"})
 	tenure, token := mustAcquire(t, holder, lease.Options{TTL: 3 * testsupport.Patience})
 	guard := fencing.NewGuard(holder, tenure)
-	if _, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("before")); err != nil {
+	if _, err := guard.Set(t.Context(), fencedKey, []byte("before")); err != nil {
 		t.Fatal(err)
 	}
 	before, _ := holder.Store()
@@ -41,7 +41,7 @@ func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 	again.Store.HoldOff = time.Hour
 	testsupport.Attach(t, broker.Address, again)
 
-	if _, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("after")); err != nil {
+	if _, err := guard.Set(t.Context(), fencedKey, []byte("after")); err != nil {
 		t.Errorf("the guard of the tenure: %v", err)
 	}
 	if after, _ := holder.Store(); after != before || after == "" {
@@ -51,7 +51,7 @@ func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 		t.Errorf("its token: %v, %v; want %v", got, err, token)
 	}
 	other := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b"})
-	rival := leaseOf(t, other, testsupport.LeaseKey, lease.Options{TTL: time.Minute})
+	rival := leaseOf(t, other, leaseKey, lease.Options{TTL: time.Minute})
 	if _, err := rival.TryAcquire(t.Context()); err == nil {
 		t.Error("the lease is granted twice")
 	}
@@ -59,7 +59,7 @@ func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 	if _, err := fresh.TryAcquire(t.Context()); err != nil {
 		t.Errorf("a store with data holds off: %v", err)
 	}
-	if _, err := other.Set(t.Context(), testsupport.FencedKey, []byte("unfenced"), transport.SetOptions{}); err == nil {
+	if _, err := other.Set(t.Context(), fencedKey, []byte("unfenced"), transport.SetOptions{}); err == nil {
 		t.Error("the fence is gone")
 	}
 }

@@ -35,7 +35,7 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 			standby := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b"})
 			tenure, token := mustAcquire(t, holder, options)
 			guard := fencing.NewGuard(holder, tenure)
-			if _, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("before")); err != nil {
+			if _, err := guard.Set(t.Context(), fencedKey, []byte("before")); err != nil {
 				t.Fatal(err)
 			}
 			test.end(broker)
@@ -47,7 +47,7 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 				if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
 					t.Errorf("its token: %v, want ErrConnectionLost", err)
 				}
-				if _, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("after")); err == nil {
+				if _, err := guard.Set(t.Context(), fencedKey, []byte("after")); err == nil {
 					t.Error("the guard of a lost tenure writes")
 				}
 				return
@@ -57,10 +57,10 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 			}
 			// The first request may meet the end of the old connection.
 			testsupport.Eventually(t, "the leader writes", func() bool {
-				_, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("after"))
+				_, err := guard.Set(t.Context(), fencedKey, []byte("after"))
 				return err == nil
 			})
-			rival := leaseOf(t, standby, testsupport.LeaseKey, lease.Options{TTL: time.Minute})
+			rival := leaseOf(t, standby, leaseKey, lease.Options{TTL: time.Minute})
 			testsupport.Eventually(t, "the other asks the store", func() bool {
 				_, err := rival.TryAcquire(t.Context())
 				if err == nil {
@@ -68,7 +68,7 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 				}
 				return errors.Is(err, lease.ErrHeld)
 			})
-			testsupport.MustHold(t, standby, testsupport.FencedKey, "after")
+			testsupport.MustHold(t, standby, fencedKey, "after")
 		})
 	}
 }

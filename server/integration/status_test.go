@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/activity"
@@ -24,6 +26,11 @@ import (
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
+
+// debugLogger returns a logger that writes all lines to log.
+func debugLogger(log *logbuffer.Buffer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
 
 // nonce is what package lease writes after the name of a holder.
 const nonce = "0123456789abcdef0123456789abcdef"
@@ -52,7 +59,7 @@ func TestAStoreShowsWhatHappensToALease(t *testing.T) {
 		return address, s.State
 	}
 	attached := func(t *testing.T, journal statestore.Journal) (string, func() activity.State) {
-		address := testsupport.StartBroker(t, new(testsupport.AllowAll))
+		address := mosquitto.Start(t, "").Address
 		return address, testsupport.Attach(t, address, attach.Options{Journal: journal}).State
 	}
 	for _, test := range []struct {

@@ -81,7 +81,7 @@ func TestInstantFailoverOverMQTT(t *testing.T) {
 	through := testsupport.NewProxy(t, address)
 	options := lease.Options{TTL: 5 * time.Second, InstantFailover: true}
 	acquire := func(client *transport.Client) (*lease.Tenure, error) {
-		l, err := lease.New(client, testsupport.LeaseKey, options)
+		l, err := lease.New(client, "press-7/active", options)
 		if err != nil {
 			t.Fatal(err)
 		}
