@@ -157,37 +157,3 @@ func TestAPublisherLearnsThatNoClientSubscribes(t *testing.T) {
 		}
 	}
 }
-
-func TestAReplyHasTheSubscriptionIdentifiersOfItsClient(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)
-	c.Filter(1, 7, "clients/p/response")
-	c.Filter(1, 300, "clients/p/#")
-	c.Write(testsupport.PacketOf(t, c.Request("GET", "k")))
-	reply := c.Next()
-	slices.Sort(reply.Identifiers)
-	if reply.Topic != "clients/p/response" || !slices.Equal(reply.Identifiers, []int{7, 300}) || reply.Payload != "$-1\r\n" {
-		t.Errorf("%+v", reply)
-	}
-	if ack := c.Read(); ack[0] != 0x40 {
-		t.Errorf("%x", ack)
-	}
-}
-
-func TestAClientOfMQTT311PublishesToOthersOfBothVersions(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	publisher := testsupport.ConnectPacket{ID: "publisher", Old: true}.Connect(t, address)
-	for _, c := range []*testsupport.RawClient{testsupport.ConnectPacket{ID: "five"}.Connect(t, address), testsupport.ConnectPacket{ID: "three", Old: true}.Connect(t, address)} {
-		c.Subscribe("t/" + c.ID)
-		publisher.Send(rawmqtt.Message{Topic: "t/" + c.ID, Payload: []byte("QoS 0")})
-		publisher.Send(rawmqtt.Message{Topic: "t/" + c.ID, QoS: 1, ID: 3, Payload: []byte("QoS 1")})
-		if got := publisher.Read(); string(got) != "\x40\x02\x00\x03" {
-			t.Errorf("PUBACK %x", got)
-		}
-		for qos, got := range c.MustReceive("QoS 0", "QoS 1") {
-			if int(got.QoS) != qos || got.Properties != "" {
-				t.Errorf("%+v", got)
-			}
-		}
-	}
-}
