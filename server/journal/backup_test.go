@@ -30,7 +30,7 @@ func filled(t testing.TB) string {
 	dir := t.TempDir()
 	file := open(t, dir)
 	commit(t, file, statestore.Group{identity("of the data"), bound(hlc.Timestamp{Wall: version.Wall, Counter: 9})},
-		statestore.Group{key("a", "1"), reply(t, "client")}, statestore.Group{key("b\xff", "\x00\xfe")}, statestore.Group{fence("c")})
+		statestore.Group{key("a", "1"), reply("client")}, statestore.Group{key("b\xff", "\x00\xfe")}, statestore.Group{fence("c")})
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -120,39 +120,6 @@ func TestABackupOfARunningJournalIsOneOfItsStates(t *testing.T) {
 	}
 	if entries := must(os.ReadDir(filepath.Dir(backup))); len(entries) != 1 {
 		t.Errorf("beside the backup there are %v", entries)
-	}
-}
-
-func TestABackupDoesNotReplaceAFileThatAppearsMeanwhile(t *testing.T) {
-	dir, backup := filled(t), filepath.Join(t.TempDir(), "backup")
-	_, err := journal.Backup(meddling{t.Context(), func() {
-		if err := os.WriteFile(backup, []byte("of another program"), 0o600); err != nil {
-			t.Error(err)
-		}
-	}}, dir, backup)
-	if got := string(must(os.ReadFile(backup))); !errors.Is(err, journal.ErrExists) || got != "of another program" {
-		t.Errorf("Backup has error %v, and the file has %.40q", err, got)
-	}
-	if entries := must(os.ReadDir(filepath.Dir(backup))); len(entries) != 1 {
-		t.Errorf("beside the file there are %v", entries)
-	}
-}
-
-// Of a backup that was cut short nothing is believed: it has an end, whatever its journal had.
-func TestACutBackupIsRefused(t *testing.T) {
-	dir, backup := t.TempDir(), filepath.Join(t.TempDir(), "backup")
-	file := open(t, dir)
-	commit(t, file, statestore.Group{key("a", "1")}, statestore.Group{key("b", "1")})
-	if _, err := journal.Backup(t.Context(), dir, backup); err != nil {
-		t.Fatal(err)
-	}
-	for size := must(os.Stat(backup)).Size() - 1; size >= 0; size-- {
-		if err := os.Truncate(backup, size); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := journal.Check(t.Context(), backup); !errors.Is(err, journal.ErrDamaged) {
-			t.Fatalf("cut to %d bytes: Check has error %v", size, err)
-		}
 	}
 }
 
@@ -312,15 +279,4 @@ func TestAnExportHasAllBytes(t *testing.T) {
 	if got, want := out.String(), text.Replace(strings.Join(want, "\n"))+"\n"; got != want {
 		t.Errorf("the export is\n%s, want\n%s", got, want)
 	}
-}
-
-// A meddling context does something whenever it is asked whether it has ended.
-type meddling struct {
-	context.Context
-	do func()
-}
-
-func (m meddling) Err() error {
-	m.do()
-	return m.Context.Err()
 }

@@ -251,21 +251,5 @@ func onASmallDisk(dir string) (code int) {
 	_, err = os.Stat(filepath.Join(data, "tenure.log.new"))
 	check(errors.Is(err, fs.ErrNotExist), "a part of the copy was left: %v", err)
 	check(file.Close() == nil, "Close has an error")
-
-	// A copy that would leave nothing for commits is given up.
-	check(syscall.Mount("", dir, "", syscall.MS_REMOUNT, "size=16m") == nil, "the disk cannot be made larger")
-	check(errors.Join(os.RemoveAll(data), os.Remove(filler)) == nil, "the data cannot be removed")
-	log.Reset()
-	file, err = journal.Open(data, journal.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	check(err == nil, "Open has error %v", err)
-	var large statestore.Group
-	for i := range 7 {
-		large = append(large, key(fmt.Sprint(i), strings.Repeat("x", 1<<20)))
-	}
-	check(file.Commit(ctx, []statestore.Group{large}) == nil, "the commit has an error")
-	check(file.Settle() == nil, "a copy without room for commits ends the journal")
-	check(strings.Contains(log.String(), "commits need 4096 KiB beside a copy"),
-		"the log does not say that there is no room for commits:\n%s", log.String())
-	check(file.Close() == nil, "Close has an error")
 	return code
 }

@@ -9,8 +9,12 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-// SetSpaceConstant makes smaller files be compacted.
-func SetSpaceConstant(size int64) { spaceConstant = size }
+// SetSpaceConstant makes smaller files be compacted, until restore is called.
+func SetSpaceConstant(size int64) (restore func()) {
+	before := spaceConstant
+	spaceConstant = size
+	return func() { spaceConstant = before }
+}
 
 // Scan returns the records of a file. It refuses one without its end, unless open.
 func Scan(content []byte, open bool) (map[string]string, error) {
@@ -51,27 +55,25 @@ func Reseal(content []byte) []byte {
 	}
 }
 
-// FrameThatFollows returns a frame with a payload, behind the frames of content.
-func FrameThatFollows(content, payload []byte) []byte {
+// read returns the scan of a whole file.
+func read(content []byte) *scan {
 	s, err := newScan(bytes.NewReader(content), int64(len(content)))
 	for range s.frames(context.Background()) {
 	}
 	if err = errors.Join(err, s.err); err != nil {
 		panic(err)
 	}
+	return s
+}
+
+// FrameThatFollows returns a frame with a payload, behind the frames of content.
+func FrameThatFollows(content, payload []byte) []byte {
+	s := read(content)
 	return seal(append(make([]byte, frameHead), payload...), s.salt, s.number+1)
 }
 
 // LastFrame returns where the last frame of content begins.
-func LastFrame(content []byte) int {
-	s, err := newScan(bytes.NewReader(content), int64(len(content)))
-	for range s.frames(context.Background()) {
-	}
-	if err = errors.Join(err, s.err); err != nil {
-		panic(err)
-	}
-	return int(s.last)
-}
+func LastFrame(content []byte) int { return int(read(content).last) }
 
 // LiveBytes returns the size of the live data, as the next load finds it.
 func (f *File) LiveBytes() int64 {

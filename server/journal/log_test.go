@@ -239,64 +239,6 @@ func TestAForgedFileTakesLittleMemory(t *testing.T) {
 	}
 }
 
-// damage changes a file as the bytes of changes say: each five bytes are an offset and a value
-// to add. The number of bytes left over cuts the file.
-func damage(sound, changes []byte) []byte {
-	content := bytes.Clone(sound)
-	for ; len(changes) >= 5; changes = changes[5:] {
-		at := binary.LittleEndian.Uint32(changes) % uint32(len(content))
-		content[at] += changes[4]
-	}
-	if len(changes) > 0 {
-		content = content[:len(content)*int(changes[0])/256]
-	}
-	return content
-}
-
-// A damaged file is refused, or has the state after one of its last two commits, never a part of one. If
-// several bytes are damaged, and none behind them is a head of a commit, more of them look as if they had not
-// been finished. A closed file that is changed is refused.
-func FuzzADamagedFileIsRefusedOrWhole(f *testing.F) {
-	crashed, sizes, states := crashedFile(f)
-	closed := slices.Concat(crashed, journal.FrameThatFollows(crashed, nil))
-	random := rand.New(rand.NewPCG(3, 3))
-	f.Add([]byte{})
-	f.Add([]byte("\x9c\xbb>90X.>90\xc2"))
-	for range 200 {
-		changes := make([]byte, 5*(1+random.IntN(3))+random.IntN(20)/19)
-		for i := range changes {
-			changes[i] = byte(random.Uint32())
-		}
-		f.Add(changes)
-	}
-	f.Fuzz(func(t *testing.T, changes []byte) {
-		content := damage(closed, changes)
-		if found, err := journal.Scan(content, false); err != nil {
-			wantRefusal(t, err)
-		} else if !bytes.Equal(content, closed) || !maps.Equal(found, states[6]) {
-			t.Fatalf("%d records were read of a closed file that was changed", len(found))
-		}
-		content = damage(crashed, changes)
-		found, err := journal.Scan(content, true)
-		if err != nil {
-			wantRefusal(t, err)
-			return
-		}
-		last := 0 // whole commits
-		for last < 6 && sizes[last+1] <= len(content) {
-			last++
-		}
-		oldest := max(last-1, 0)
-		if len(changes) > 5 {
-			oldest = 0
-		}
-		isFound := func(state map[string]string) bool { return maps.Equal(found, state) }
-		if !slices.ContainsFunc(states[oldest:last+1], isFound) {
-			t.Fatalf("%d records were read, not those of one of the last states", len(found))
-		}
-	})
-}
-
 // Any bytes are refused or read, also if the checks are right, as no disk makes them: and then a journal
 // can go on with them.
 func FuzzAnyFileIsRefusedOrRead(f *testing.F) {
