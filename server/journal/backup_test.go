@@ -18,6 +18,7 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server/journal"
@@ -31,9 +32,7 @@ func filled(t testing.TB) string {
 	file := open(t, dir)
 	commit(t, file, statestore.Group{identity("of the data"), bound(hlc.Timestamp{Wall: version.Wall, Counter: 9})},
 		statestore.Group{key("a", "1"), reply("client")}, statestore.Group{key("b\xff", "\x00\xfe")}, statestore.Group{fence("c")})
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	shut(t, file)
 	return dir
 }
 
@@ -81,30 +80,24 @@ func TestABackupOfARunningJournalIsOneOfItsStates(t *testing.T) {
 	load(t, file)
 	// Each commit changes both records: a copy with parts of two states shows it.
 	stop, stopped := make(chan struct{}), make(chan struct{})
-	value := func(i int) string { return strings.Repeat(string(rune('a'+i%26)), 3000) }
-	commit(t, file, statestore.Group{key("first", value(0)), key("second", value(0))})
+	next := func(i int) {
+		value := strings.Repeat(string(rune('a'+i%26)), 3000)
+		commit(t, file, statestore.Group{key("first", value), key("second", value)})
+	}
+	next(0)
 	go func() {
 		defer close(stopped)
-		for i := 1; ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
-				commit(t, file, statestore.Group{key("first", value(i)), key("second", value(i))})
-			}
+		for i := 1; !closed.Is(stop); i++ {
+			next(i)
 		}
 	}()
 	var report journal.Report
-	var err error
-	for i := 0; i < 10 && err == nil; i++ {
+	for range 10 {
 		_ = os.Remove(backup)
-		report, err = journal.Backup(t.Context(), dir, backup)
+		report = must(journal.Backup(t.Context(), dir, backup))
 	}
 	close(stop)
 	await.Next(stopped)
-	if err != nil {
-		t.Fatal(err)
-	}
 	if !report.Online || !report.Clean || report.Records != 2 || report.File != backup {
 		t.Errorf("the report is %+v", report)
 	}
@@ -194,10 +187,7 @@ func TestInvariant36ARestoredBackupIssuesNothingTwice(t *testing.T) {
 	}
 	restored := filepath.Join(t.TempDir(), "restored")
 	before := time.Now()
-	report, err := journal.RestoreBackup(t.Context(), backup, restored)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := must(journal.RestoreBackup(t.Context(), backup, restored))
 	if report.Keys != 2 || report.Fences != 1 || report.Replies != 1 || report.Records != 6 || report.File != filepath.Join(restored, "tenure.log") {
 		t.Errorf("the report is %+v", report)
 	}
@@ -215,10 +205,7 @@ func TestInvariant36ARestoredBackupIssuesNothingTwice(t *testing.T) {
 
 	// A store on it has the keys, and begins above the bound.
 	file := open(t, restored)
-	store, err := statestore.New(statestore.Options{Journaled: true, Strict: true, Identity: "another"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(statestore.New(statestore.Options{Journaled: true, Strict: true, Identity: "another"}))
 	records := make(map[string]string)
 	if _, err := file.Load(t.Context(), func(r statestore.Record) error {
 		records[string(r.ID)] = string(r.Value)
@@ -244,9 +231,7 @@ func TestARestoredBoundNeverGoesBack(t *testing.T) {
 	ahead := hlc.Timestamp{Wall: time.Now().Add(time.Hour).UnixMilli(), Counter: 5}
 	file := open(t, dir)
 	commit(t, file, statestore.Group{identity("x"), bound(ahead)})
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	shut(t, file)
 	report, err := journal.RestoreBackup(t.Context(), filepath.Join(dir, "tenure.log"), filepath.Join(t.TempDir(), "new"))
 	if err != nil || report.Bound != ahead.String() {
 		t.Errorf("the bound is %v, error %v, want %v", report.Bound, err, ahead)

@@ -53,10 +53,7 @@ func TestTheFileStaysSmallThroughChurn(t *testing.T) {
 	if live == 0 {
 		t.Error("it was never compacted")
 	}
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
-	wantState(t, load(t, open(t, dir)), state)
+	wantReloaded(t, file, dir, state)
 }
 
 // growing opens a journal whose commits lead to compactions, and returns a function for the next one.
@@ -115,10 +112,7 @@ func TestARenameThatFailsKeepsTheFile(t *testing.T) {
 		if after := size(t, dir); after > before+2_000_000 || !strings.Contains(log.String(), "msg=\"journal: compacted\"") {
 			t.Errorf("the file had %d bytes, and has %d; the log is %s", before, after, log)
 		}
-		if err := file.Close(); err != nil {
-			t.Fatal(err)
-		}
-		wantState(t, load(t, open(t, dir)), state)
+		wantReloaded(t, file, dir, state)
 	}
 }
 
@@ -169,12 +163,11 @@ func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
 	commit(t, file, statestore.Group{key("a", value)})
 	await.Receive(began)
 	committed := make(chan error)
-	sixteenth, end := context.WithCancel(context.Background())
-	defer end()
+	sixteenth, end := context.WithCancel(t.Context())
 	go func() {
 		defer close(committed)
 		for i := range 20 {
-			ctx := context.Background()
+			ctx := t.Context()
 			if i == 15 {
 				ctx = sixteenth
 			}
@@ -207,9 +200,7 @@ func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
 		}
 	}
 	settle(t, file)
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	shut(t, file)
 	wantKeys(t, load(t, open(t, dir)), map[string]string{"a": value, "last": "19"})
 }
 
@@ -222,12 +213,8 @@ func TestCommitsAreAnsweredWhileTheFileIsCompacted(t *testing.T) {
 	load(t, file)
 	state := make(map[string]string)
 	submit := func(group ...statestore.Record) {
-		t.Helper()
-		batch := []statestore.Group{group}
-		apply(state, batch)
-		if err := await.Result(func() error { return file.Commit(t.Context(), batch) }); err != nil {
-			t.Fatal(err)
-		}
+		commit(t, file, group)
+		apply(state, []statestore.Group{group})
 	}
 	var first statestore.Group
 	for i := range 40 {
@@ -249,10 +236,7 @@ func TestCommitsAreAnsweredWhileTheFileIsCompacted(t *testing.T) {
 		t.Errorf("the file had %d bytes, and has %d after the compaction", large, after)
 	}
 	submit(key("after", "the compaction"))
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
-	wantState(t, load(t, open(t, dir)), state)
+	wantReloaded(t, file, dir, state)
 }
 
 // A journal closes while a compaction is under way, and leaves no copy.

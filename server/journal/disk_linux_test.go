@@ -73,18 +73,10 @@ func wantFailure(t *testing.T, output string, code int, says ...string) {
 // the last commit.
 func crashed(t *testing.T, without int64) (dir string, acknowledged int) {
 	t.Helper()
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir = must(filepath.EvalSymlinks(t.TempDir()))
 	output, code := runChild(t, child("commit and crash", dir))
-	path := filepath.Join(dir, "tenure.log")
-	info, err := os.Stat(path)
-	if err != nil || code != 0 {
+	if err := os.Truncate(filepath.Join(dir, "tenure.log"), size(t, dir)-without); err != nil || code != 0 {
 		t.Fatalf("code %d, %v: %s", code, err, output)
-	}
-	if err := os.Truncate(path, info.Size()-without); err != nil {
-		t.Fatal(err)
 	}
 	return dir, strings.Count(output, "ack ")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -77,10 +78,7 @@ func historyBatch(i int) (batch []statestore.Group) {
 func historyStates() []map[string]string {
 	states := []map[string]string{{}}
 	for i := range historyLength {
-		state := make(map[string]string)
-		for id, value := range states[i] {
-			state[id] = value
-		}
+		state := maps.Clone(states[i])
 		apply(state, historyBatch(i))
 		states = append(states, state)
 	}
@@ -93,20 +91,21 @@ func historyStates() []map[string]string {
 func commitUntilFailure(dir string, end int) int {
 	journal.SetSpaceConstant(16 << 10)
 	file, err := journal.Open(dir, journal.Options{})
+	next := 0
+	if err == nil {
+		_, err = file.Load(context.Background(), func(r statestore.Record) error {
+			if string(r.ID) == "last" {
+				next, err = strconv.Atoi(string(r.Value))
+				next++
+			}
+			return err
+		})
+	}
 	if err != nil {
 		fmt.Println("failed:", err)
-		return 3
-	}
-	next := 0
-	if _, err := file.Load(context.Background(), func(r statestore.Record) error {
-		if string(r.ID) == "last" {
-			next, err = strconv.Atoi(string(r.Value))
-			next++
+		if file != nil {
+			_ = file.Close()
 		}
-		return err
-	}); err != nil {
-		fmt.Println("failed:", err)
-		_ = file.Close()
 		return 3
 	}
 	if next > 0 {

@@ -1,7 +1,6 @@
 package journal_test
 
 import (
-	"bufio"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -44,7 +43,7 @@ func unhex(t *testing.T, text string) string {
 
 // recordCalls runs the history in a child process and returns its calls about the journal's
 // files. Syncs are slow, so that what should wait for one does not come after it by chance.
-func recordCalls(t *testing.T, dir string, there []string) (calls []call) {
+func recordCalls(t *testing.T, dir string) (calls []call) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "strace")
 	output, code := runChild(t, child("commit", dir, prerequisite.Program(t, "strace", "strace"), "-f", "-qq", "-y", "-xx", "-s", "10000000", "-o", log,
@@ -56,26 +55,14 @@ func recordCalls(t *testing.T, dir string, there []string) (calls []call) {
 	if code != 0 {
 		t.Fatalf("code %d: %s", code, output)
 	}
-	file, err := os.Open(log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 100<<20)
-	exists := make(map[string]bool)
-	for _, name := range there {
-		exists[name] = true
-	}
 	ours := func(path string) (string, bool) {
 		name := filepath.Base(path)
 		return name, filepath.Dir(path) == dir && name != "tenure.lock"
 	}
 	begun := make(map[string]string) // by thread, calls that another thread's call interrupts in the log
-	for lines.Scan() {
-		line := lines.Text()
+	for line := range strings.Lines(string(must(os.ReadFile(log)))) {
 		thread, _, _ := strings.Cut(line, " ")
-		if before, ok := strings.CutSuffix(line, " <unfinished ...>"); ok {
+		if before, ok := strings.CutSuffix(line, " <unfinished ...>\n"); ok {
 			begun[thread] = before
 			continue
 		}
@@ -87,64 +74,47 @@ func recordCalls(t *testing.T, dir string, there []string) (calls []call) {
 			continue
 		}
 		name, arguments := found[1], found[2]
-		var words []string
-		for _, word := range straceString.FindAllStringSubmatch(arguments, -1) {
-			words = append(words, word[1])
+		texts := []string{} // names, or what is written
+		for _, text := range straceString.FindAllStringSubmatch(arguments, -1) {
+			texts = append(texts, unhex(t, text[1]))
 		}
+		texts = append(texts, "")
 		var path string
 		if descriptor := stracePath.FindStringSubmatch(arguments); descriptor != nil {
 			path = unhex(t, descriptor[1])
 		}
-		number := func(fromEnd int) int64 {
-			parts := strings.Split(arguments, ", ")
-			n, err := strconv.ParseInt(parts[len(parts)-fromEnd], 0, 64)
-			if err != nil {
-				t.Fatalf("%.200s: %v", line, err)
-			}
-			return n
-		}
-		var text string // what is written, or the first name
-		if len(words) > 0 {
-			text = unhex(t, words[0])
-		}
+		offset, _ := strconv.ParseInt(arguments[strings.LastIndex(arguments, " ")+1:], 0, 64)
 		add := func(ok bool, c call) {
 			if ok {
 				calls = append(calls, c)
 			}
 		}
-		written, isOurs := ours(path) // the file of a descriptor
-		named, isNamed := ours(text)  // of a name
+		written, isOurs := ours(path)    // the file of a descriptor
+		named, isNamed := ours(texts[0]) // of a name
 		switch name {
 		case "openat":
-			add(isNamed && strings.Contains(arguments, "O_CREAT") && !exists[named], call{name: "create", file: named})
-			exists[named] = exists[named] || isNamed
+			add(isNamed && strings.Contains(arguments, "O_EXCL"), call{name: "create", file: named})
 		case "pwrite64":
-			add(isOurs, call{name: "write", file: written, data: []byte(text), offset: number(1)})
+			add(isOurs, call{name: "write", file: written, data: []byte(texts[0]), offset: offset})
 		case "ftruncate", "ftruncate64":
-			add(isOurs, call{name: "truncate", file: written, offset: number(1)})
+			add(isOurs, call{name: "truncate", file: written, offset: offset})
 		case "fsync", "fdatasync":
 			add(isOurs, call{name: "sync", file: written})
 			add(path == dir, call{name: "syncdir"})
 		case "renameat", "rename", "renameat2":
-			to, _ := ours(unhex(t, words[1]))
-			exists[named], exists[to] = false, true
-			add(isNamed, call{name: "rename", file: named, to: to})
+			add(isNamed, call{name: "rename", file: named, to: filepath.Base(texts[1])})
 		case "unlinkat", "unlink":
-			add(isNamed && exists[named], call{name: "remove", file: named})
-			exists[named] = false
+			add(isNamed, call{name: "remove", file: named})
 		case "write":
-			if n, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(text, "ack "))); err == nil && strings.HasPrefix(text, "ack ") {
-				add(true, call{name: "ack", batches: n + 1})
-			}
-			add(isOurs, call{name: "write", file: written, data: []byte(text)}) // of the holder, which is written once
+			var batch int
+			n, _ := fmt.Sscanf(texts[0], "ack %d", &batch)
+			add(n == 1, call{name: "ack", batches: batch + 1})
+			fallthrough
 		default:
 			if isOurs {
 				t.Fatalf("a call that this test does not know: %.200s", line)
 			}
 		}
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
 	}
 	return calls
 }
@@ -228,22 +198,14 @@ func resize(content []byte, size int64) []byte {
 func TestInvariant37APowerLossKeepsABatchWholeOrNotAtAll(t *testing.T) {
 	t.Run("from the beginning", func(t *testing.T) {
 		t.Parallel()
-		dir, err := filepath.EvalSymlinks(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
-		loseThePower(t, dir, &disk{names: make(map[string]*inode), durable: make(map[string]*inode)}, 0)
+		loseThePower(t, must(filepath.EvalSymlinks(t.TempDir())), &disk{names: make(map[string]*inode), durable: make(map[string]*inode)}, 0)
 	})
 	t.Run("after a crash", func(t *testing.T) {
 		t.Parallel()
 		dir, acknowledged := crashed(t, 0)
 		d := &disk{names: make(map[string]*inode)}
 		for _, name := range []string{"tenure.log", "tenure.holder"} {
-			content, err := os.ReadFile(filepath.Join(dir, name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			d.names[name] = &inode{durable: content}
+			d.names[name] = &inode{durable: must(os.ReadFile(filepath.Join(dir, name)))}
 		}
 		// The disk has nothing of the last commit yet: it is in the memory of the system.
 		log := d.names["tenure.log"]
@@ -254,11 +216,11 @@ func TestInvariant37APowerLossKeepsABatchWholeOrNotAtAll(t *testing.T) {
 }
 
 func loseThePower(t *testing.T, dir string, d *disk, acknowledged int) {
-	calls := recordCalls(t, dir, slices.Collect(maps.Keys(d.names)))
+	calls := recordCalls(t, dir)
 	states := historyStates()
 	const seed = 1
 	random := rand.New(rand.NewPCG(seed, seed))
-	losses, opened, compactions, undone := 0, 0, 0, 0
+	losses, compactions, undone := 0, 0, 0
 	for i, c := range calls {
 		switch c.name {
 		case "ack":
@@ -285,9 +247,9 @@ func loseThePower(t *testing.T, dir string, d *disk, acknowledged int) {
 				if variant > 0 && len(node.pending) == 0 {
 					break
 				}
-				content := node.content(func() bool { return random.Float64() < share })
+				names["tenure.log"] = &inode{durable: node.content(func() bool { return random.Float64() < share })}
 				losses++
-				found, err := scanOrOpen(t, names, content, random.IntN(100) == 0, &opened)
+				found, err := scanOrOpen(t, names, random.IntN(100) == 0)
 				if err != nil {
 					t.Fatalf("seed %d: power is lost after call %d (%s %s) and %d acknowledged batches, with %.0f%% of %d sectors written: %v",
 						seed, i, c.name, c.file, acknowledged, 100*share, len(node.pending), err)
@@ -303,36 +265,23 @@ func loseThePower(t *testing.T, dir string, d *disk, acknowledged int) {
 			}
 		}
 	}
-	t.Logf("%d calls, %d compactions, %d losses of power; %d without the batch under way; %d files were opened",
-		len(calls), compactions, losses, undone, opened)
 	if acknowledged != historyLength || compactions < 2 || losses < 500 || undone == losses {
 		t.Errorf("too little happened: %d of %d batches were acknowledged", acknowledged, historyLength)
 	}
 }
 
 // scanOrOpen reads a file as Load does, or opens a journal with all files.
-func scanOrOpen(t *testing.T, names map[string]*inode, content []byte, really bool, opened *int) (map[string]string, error) {
+func scanOrOpen(t *testing.T, names map[string]*inode, really bool) (map[string]string, error) {
 	t.Helper()
 	if !really {
-		return journal.Scan(content, names["tenure.holder"] != nil)
+		return journal.Scan(names["tenure.log"].durable, names["tenure.holder"] != nil)
 	}
-	*opened++
 	dir := t.TempDir()
 	for name, node := range names {
-		if name != "tenure.log" {
-			if err := os.WriteFile(filepath.Join(dir, name), node.durable, 0o600); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if err := os.WriteFile(filepath.Join(dir, "tenure.log"), content, 0o600); err != nil {
-		return nil, err
+		write(t, filepath.Join(dir, name), node.durable)
 	}
 	file := open(t, dir)
 	found := load(t, file)
 	commit(t, file, historyBatch(0)...)
-	if err := file.Close(); err != nil {
-		return nil, fmt.Errorf("close: %w", err)
-	}
-	return found, nil
+	return found, file.Close()
 }
