@@ -163,7 +163,7 @@ func TestAWillDoesNotShortenThePauseBetweenConnections(t *testing.T) {
 	client := testsupport.Dial(t, b.address, transport.Options{ReconnectMin: time.Hour})
 	lost := client.Lost()
 	b.cut()
-	testsupport.MustBeLost(t, lost)
+	await.Receive(lost)
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		if _, err := client.SetWill(ctx, "k", nil); !errors.Is(err, context.DeadlineExceeded) {
