@@ -75,25 +75,6 @@ func (c *brokerClient) Drop() {
 	c.over.dropped, c.over.changes = c.Peer.ID, false
 }
 
-func TestAnAttachedStoreServesOurClient(t *testing.T) {
-	broker, a := begin(t, "", attach.Options{})
-	client := testsupport.Dial(t, broker.Address, transport.Options{})
-	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{TTL: time.Minute}); err != nil {
-		t.Fatal(err)
-	}
-	testsupport.MustHold(t, client, "k", "v")
-	if stats := a.Stats(); stats.Requests != 2 || stats.Clients != 1 || !stats.Attached || stats.Attachments != 1 {
-		t.Errorf("%+v", stats)
-	}
-	a.Stop()
-	if err := a.Result(); err != nil {
-		t.Errorf("Serve: %v", err)
-	}
-	if _, err := client.Get(t.Context(), "k"); !errors.Is(err, transport.ErrNoStore) {
-		t.Errorf("after the store has stopped: %v, want ErrNoStore", err)
-	}
-}
-
 // The broker passes on whatever is published to the topic of requests.
 func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 	broker, a := begin(t, "", attach.Options{})
@@ -124,6 +105,9 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 		{"a topic that is no client's", func(m *paho.Publish) { m.Properties.ResponseTopic = "factory/valve" }, envelope.DroppedForeignTopic},
 		{"a topic of a client without name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients//response" }, envelope.DroppedForeignTopic},
 		{"a topic of a client and no more", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/node-a" }, envelope.DroppedForeignTopic},
+		{"a client of 257 bytes", func(m *paho.Publish) {
+			m.Properties.ResponseTopic = "clients/" + strings.Repeat("n", 257) + "/response"
+		}, attach.DroppedLongClient},
 		{"another client in __srcId", func(m *paho.Publish) { m.Properties.User.Add("__srcId", "node-b") }, envelope.DroppedForeignTopic},
 		{"a lower-case hex of __srcId", func(m *paho.Publish) {
 			m.Properties.ResponseTopic = fmt.Sprintf("clients/%x/response", "node-a")
@@ -134,7 +118,7 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 			before := a.Stats()
 			request := p.Request("SET", "k", test.name)
 			test.change(request)
-			mustPublish(t, p, request)
+			p.SendMessage(request)
 			if test.want == "" {
 				if reply := p.Next(); reply.Topic != request.Properties.ResponseTopic || string(reply.Payload) != "+OK\r\n" {
 					t.Errorf("reply %q on %q", reply.Payload, reply.Topic)
@@ -160,7 +144,7 @@ func TestAWatchEndsWhenNoClientReadsItsNotifications(t *testing.T) {
 	gone := testsupport.Connect(t, broker.Address, "node-a", nil)
 	notificationsOf(gone)
 	watch := gone.Request("KEYNOTIFY", "k")
-	mustPublish(t, gone, watch)
+	gone.SendMessage(watch)
 	gone.Next()
 	gone.Do("KEYNOTIFY", "l")
 	writer.Do("SET", "k", "1")
@@ -179,7 +163,7 @@ func TestAWatchEndsWhenNoClientReadsItsNotifications(t *testing.T) {
 		t.Errorf("notified of %q", got)
 	}
 	again.MustBeSilent()
-	mustPublish(t, again, watch) // sent again over a new connection, in a session that was kept: it is no repetition
+	again.SendMessage(watch) // sent again over a new connection, in a session that was kept: it is no repetition
 	again.Next()
 	writer.Do("SET", "k", "4")
 	if got := testsupport.NotifiedKey(t, "node-a", again.NextNotification().Topic); got != "k" {
@@ -249,10 +233,8 @@ func TestAStoreThatAnswersAlreadyIsRecognizedWhateverItsMake(t *testing.T) {
 
 	next := testsupport.StartAttaching(t, broker.Address, attach.Options{})
 	question := monitor.Next()
-	if _, err := monitor.Publish(&paho.Publish{QoS: 1, Topic: question.Properties.ResponseTopic, Payload: []byte("$-1\r\n"),
-		Properties: &paho.PublishProperties{CorrelationData: question.Properties.CorrelationData}}); err != nil {
-		t.Fatal(err)
-	}
+	monitor.SendMessage(&paho.Publish{QoS: 1, Topic: question.Properties.ResponseTopic, Payload: []byte("$-1\r\n"),
+		Properties: &paho.PublishProperties{CorrelationData: question.Properties.CorrelationData}})
 	if err := next.Result(); !errors.Is(err, attach.ErrAnotherStore) {
 		t.Errorf("Serve: %v, want ErrAnotherStore", err)
 	}
@@ -263,9 +245,7 @@ func TestAStoreThatIsSilentIsWaitedForAndThenReplaced(t *testing.T) {
 	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	ghost := testsupport.Connect(t, broker.Address, "ghost", nil)
-	if _, err := ghost.Publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte("answers ghost")}); err != nil {
-		t.Fatal(err)
-	}
+	ghost.SendMessage(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte("answers ghost")})
 	store, err := attach.New("mqtt://"+broker.Address, attach.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -320,15 +300,11 @@ func TestWatchesOutliveALossOfTheStoresConnection(t *testing.T) {
 
 func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ name, config string }{
-		{"a broker that forgets", ""},
-		{"a broker that keeps retained messages", "persistence true\nautosave_interval 1\nautosave_on_changes true\npersistence_location %s/\n"},
+	for name, config := range map[string]string{
+		"a broker that forgets":                 "",
+		"a broker that keeps retained messages": fmt.Sprintf("persistence true\nautosave_interval 1\nautosave_on_changes true\npersistence_location %s/\n", t.TempDir()),
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			config := test.config
-			if config != "" {
-				config = fmt.Sprintf(config, t.TempDir())
-			}
+		t.Run(name, func(t *testing.T) {
 			broker, a := begin(t, config, attach.Options{})
 			p := testsupport.Connect(t, broker.Address, "node-a", nil)
 			notificationsOf(p)
@@ -355,89 +331,35 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 	broker, _ := begin(t, "", attach.Options{})
 	through := testsupport.NewProxy(t, broker.Address)
-	options := lease.Options{TTL: 2 * testsupport.Patience, InstantFailover: true}
-	acquire := func(client *transport.Client) (*lease.Tenure, error) {
-		l := leaseOf(t, client, leaseKey, options)
-		return l.Acquire(t.Context())
-	}
-	holder, err := acquire(testsupport.Dial(t, through.Address(), transport.Options{ClientID: "node-a", KeepAlive: 2 * testsupport.Patience}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	standby := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b", KeepAlive: 2 * testsupport.Patience})
+	options := lease.Options{TTL: 2 * await.Patience, InstantFailover: true}
+	tenure, _ := mustAcquire(t, testsupport.Dial(t, through.Address(), transport.Options{ClientID: "node-a", KeepAlive: 2 * await.Patience}), options)
+	standby := leaseOf(t, testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b", KeepAlive: 2 * await.Patience}), leaseKey, options)
 	acquired := make(chan error, 1)
 	go func() {
-		_, err := acquire(standby)
+		_, err := standby.Acquire(t.Context())
 		acquired <- err
 	}()
 	through.Cut()
-	select {
-	case err := <-acquired:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-time.After(testsupport.Patience):
-		t.Fatal("the lease is not freed")
+	if err := await.Receive(acquired); err != nil {
+		t.Fatal(err)
 	}
 	// The broker may have seen it a moment earlier than the holder.
-	await.Receive(holder.Context().Done())
-	if _, err := holder.Token(); !errors.Is(err, lease.ErrConnectionLost) {
+	await.Receive(tenure.Context().Done())
+	if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
 		t.Errorf("the former holder's token: %v, want ErrConnectionLost", err)
-	}
-}
-
-// The other store is a plain client, which says what a store would say.
-func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) {
-	broker, a := begin(t, "", attach.Options{})
-	other := testsupport.Connect(t, broker.Address, "other", nil)
-	other.Subscribe(presenceTopic)
-	answers := string(other.Next().Payload) // retained
-	if !strings.HasPrefix(answers, "answers ") {
-		t.Fatalf("it says %q", answers)
-	}
-	says := func(text string) {
-		t.Helper()
-		if _, err := other.Publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(text)}); err != nil {
-			t.Fatal(err)
-		}
-		if got := string(other.Next().Payload); got != text {
-			t.Fatalf("%q came back as %q", text, got)
-		}
-	}
-	for _, text := range []string{"claims x", "first x", "gone x"} {
-		says(text)
-		if got := string(other.Next().Payload); got != answers {
-			t.Errorf("to %q it says %q", text, got)
-		}
-	}
-	says("answers x")
-	if err := a.Result(); !errors.Is(err, attach.ErrAnotherStore) {
-		t.Errorf("Serve: %v, want ErrAnotherStore", err)
-	}
-	request := other.Request("GET", "k")
-	if ack, err := other.Publish(request); err != nil || ack.ReasonCode != 0x10 {
-		t.Errorf("a request after that: %v, %v; want no subscriber", ack, err)
 	}
 }
 
 func TestInvariant42ServeOfAnAttachedStoreLeavesNothing(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	for _, test := range []struct{ name, address string }{
-		{"it answers", broker.Address},
-		{"the broker is away", mosquitto.FreeAddress(t)},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			before := runtime.NumGoroutine()
-			a := testsupport.StartAttaching(t, test.address, attach.Options{})
-			if test.address == broker.Address {
-				a.MustBeReady()
-			}
-			a.Stop()
-			if err := a.Result(); err != nil {
-				t.Errorf("Serve: %v", err)
-			}
-			testsupport.Eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
-		})
+	for _, address := range []string{broker.Address, mosquitto.FreeAddress(t)} {
+		before := runtime.NumGoroutine()
+		a := testsupport.StartAttaching(t, address, attach.Options{})
+		if address == broker.Address {
+			a.MustBeReady()
+		}
+		stop(t, a)
+		testsupport.MustEndGoroutines(t, before)
 	}
 }
 
@@ -453,7 +375,7 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 			p.Next() // retained
 			resume := a.Busy()
 			for i := range 3 {
-				mustPublish(t, p, p.Request("SET", fmt.Sprint("k", i), "v"))
+				p.SendMessage(p.Request("SET", fmt.Sprint("k", i), "v"))
 			}
 			a.Stop()
 			var got []string
@@ -469,7 +391,7 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 			}
 			end := p.Request("GET", "k")
 			end.Topic = end.Properties.ResponseTopic
-			mustPublish(t, p, end)
+			p.SendMessage(end)
 			for !slices.Contains(got, string(end.Payload)) {
 				got = append(got, string(p.Next().Payload))
 			}

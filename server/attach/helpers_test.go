@@ -5,8 +5,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/internal/testprocess"
@@ -66,13 +64,6 @@ func stop(t *testing.T, store *testsupport.Attachment) {
 func notificationsOf(p *testsupport.PahoClient) {
 	p.T.Helper()
 	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, p.ID))
-}
-
-func mustPublish(t *testing.T, p *testsupport.PahoClient, message *paho.Publish) {
-	t.Helper()
-	if _, err := p.Publish(message); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func mustSet(t *testing.T, client *transport.Client, key, value string) {

@@ -100,23 +100,22 @@ func TestAnAttachedStoreAnswersARedeliveryFromBeforeItsRestart(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	journal := new(testsupport.Journal)
 	first := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open(), MaxClients: 4})
-	clients := make([]*testsupport.PahoClient, 4)
-	requests := make([]*paho.Publish, 4)
-	versions := make([]string, 4)
-	for i := range clients {
-		clients[i] = testsupport.Connect(t, broker.Address, fmt.Sprintf("c%d", i), nil)
-		requests[i] = clients[i].SendRequest("SET", fmt.Sprint(i), "v", "NX")
-		versions[i] = clients[i].Next().Properties.User.Get("__ts")
+	clients := make(map[*testsupport.PahoClient]*paho.Publish)
+	versions := make(map[*testsupport.PahoClient]string)
+	for i := range 4 {
+		client := testsupport.Connect(t, broker.Address, fmt.Sprintf("c%d", i), nil)
+		clients[client] = client.SendRequest("SET", fmt.Sprint(i), "v", "NX")
+		versions[client] = client.Next().Properties.User.Get("__ts")
 	}
 	stop(t, first)
 	second := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open(), MaxClients: 4})
 	if got := second.Stats().Clients; got != 4 {
 		t.Errorf("the store remembers %d clients, want 4", got)
 	}
-	for i, client := range clients {
-		client.SendMessage(requests[i])
-		if reply := client.Next(); string(reply.Payload) != "+OK\r\n" || reply.Properties.User.Get("__ts") != versions[i] {
-			t.Errorf("redelivery %d is answered %q %v", i, reply.Payload, reply.Properties)
+	for client, request := range clients {
+		client.SendMessage(request)
+		if reply := client.Next(); string(reply.Payload) != "+OK\r\n" || reply.Properties.User.Get("__ts") != versions[client] {
+			t.Errorf("the redelivery of %s is answered %q %v", client.ID, reply.Payload, reply.Properties)
 		}
 	}
 	stop(t, second)
