@@ -30,13 +30,12 @@ const (
 type backlog struct {
 	committing func() int64 // how many bytes wait for a commit, of whatever
 	full       int64
-	bytes      *sharedquota.Quota
+	bytes      *sharedquota.Users
 	queue      *queue[*waitingReply] // whose commits are over
 	left       chan struct{}         // has an item after a reply has left
 
-	mu      sync.Mutex
-	clients map[string]int64 // the bytes of those that have some
-	unsent  int              // all that will be in the queue, is there, or is being sent
+	mu     sync.Mutex
+	unsent int // all that will be in the queue, is there, or is being sent
 }
 
 // waitingReply is a reply, or another message, that waits.
@@ -56,10 +55,9 @@ func newBacklog(maxPacket int64, committing func() int64) *backlog {
 	return &backlog{
 		committing: committing,
 		full:       full,
-		bytes:      sharedquota.New(full),
+		bytes:      sharedquota.NewUsers(full),
 		queue:      newQueue[*waitingReply](),
 		left:       make(chan struct{}, 1),
-		clients:    make(map[string]int64),
 	}
 }
 
@@ -68,7 +66,11 @@ func newBacklog(maxPacket int64, committing func() int64) *backlog {
 func (b *backlog) take(w *waitingReply, bytes int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.committing() >= b.most(w) || !b.growLocked(w, bytes) {
+	most := b.full
+	if w.protected {
+		most *= 2
+	}
+	if b.committing() >= most || !b.growLocked(w, bytes) {
 		return false
 	}
 	w.shared = true
@@ -76,23 +78,14 @@ func (b *backlog) take(w *waitingReply, bytes int64) bool {
 	return true
 }
 
-// most returns how many bytes may wait with those of a reply.
-func (b *backlog) most(w *waitingReply) int64 {
-	if w.protected {
-		return 2 * b.full
-	}
-	return b.full
-}
-
 func (b *backlog) growLocked(w *waitingReply, bytes int64) bool {
-	own, assured := b.clients[w.client], int64(0)
-	if w.protected {
+	assured := int64(0)
+	if w.protected && b.bytes.Used()+bytes <= 2*b.full {
 		assured = protectedBytes
 	}
-	if b.bytes.Used()+bytes > b.most(w) || !b.bytes.Take(own, bytes, assured) {
+	if !b.bytes.Change(strings.Clone(w.client), bytes, assured) { // the id is a part of a longer topic
 		return false
 	}
-	b.clients[strings.Clone(w.client)] = own + bytes // the id is a part of a longer topic
 	w.bytes += bytes
 	return true
 }
@@ -120,13 +113,10 @@ func (b *backlog) release(w *waitingReply) {
 	defer b.mu.Unlock()
 	b.unsent--
 	signalOne(b.left)
-	if !w.shared {
+	if w.shared {
+		b.bytes.Change(w.client, -w.bytes, 0)
+	} else {
 		w.link.unsent.Release(w.bytes)
-		return
-	}
-	b.bytes.Release(w.bytes)
-	if b.clients[w.client] -= w.bytes; b.clients[w.client] == 0 {
-		delete(b.clients, w.client)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
@@ -55,13 +56,11 @@ func (l *link) begin(ctx context.Context) error {
 		l.store.clients.endWatches()
 		l.store.queue.drain(l.store.unqueued)
 	}
-	if !l.store.begun {
+	if !closed.Is(l.store.ready) {
 		l.store.engine.Begin() // until now another store may have granted leases
 	}
 	requests := packets.SubOptions{Topic: protocol.InvokeTopic, QoS: 1, RetainHandling: 2, RetainAsPublished: true}
-	err := l.subscribe(ctx, requests)
-	l.store.begun = l.store.begun || err == nil
-	return err
+	return l.subscribe(ctx, requests)
 }
 
 // probe sends a request, and returns ErrAnotherStore if it is answered: by any store, attached or

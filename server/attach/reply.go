@@ -125,7 +125,7 @@ const storeBusy = "too much waits for the journal of the store; try again"
 // rather than that nothing changed: the request may be a redelivery of one that the store has applied.
 func (l *link) busy(to address) *mqtt.Message {
 	l.store.count(func(stats *Stats) { stats.Busy++ })
-	l.store.busy.Log("client", logs.Name(to.client), "waiting", l.store.engine.Waiting())
+	l.store.drops.Log("client", logs.Name(to.client), "reason", storeBusy, "waiting", l.store.engine.Waiting())
 	response := l.message(to.client, to.topic, protocol.PropertyStatus, protocol.StatusUnavailable)
 	response.User = append(response.User, mqtt.UserProperty{Name: protocol.PropertyStatusMessage, Value: storeBusy})
 	response.CorrelationData = to.correlation
