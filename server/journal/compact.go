@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -102,11 +103,12 @@ func (c *compaction) copy(ctx context.Context, s scan, path string) error {
 	if err := s.index(ctx); err != nil {
 		return err
 	}
-	to, err := createLog(path)
+	salt := rand.Uint32()
+	file, err := createFile(path, head(salt))
 	if err != nil {
 		return err
 	}
-	c.to = to
+	c.to = newWriter(file, salt)
 	for record := range s.counting(ctx) {
 		failpoint.Hit(failpoint.DuringCompaction)
 		c.to.put(record)

@@ -187,8 +187,15 @@ func onASmallDisk(dir string) (code int) {
 	ctx := context.Background()
 	data := filepath.Join(dir, "data")
 	value := strings.Repeat("x", 20_000)
-	file, err := journal.Open(data, journal.Options{})
-	check(err == nil, "Open has error %v", err)
+	begin := func(options journal.Options) *journal.File {
+		file, err := journal.Open(data, options)
+		check(err == nil, "Open has error %v", err)
+		_, err = file.Load(ctx, func(statestore.Record) error { return nil })
+		check(err == nil, "Load has error %v", err)
+		return file
+	}
+	var err error
+	file := begin(journal.Options{})
 	acknowledged := 0
 	for err == nil && acknowledged < 1000 {
 		if err = file.Commit(ctx, []statestore.Group{{key(fmt.Sprint(acknowledged), value)}}); err == nil {
@@ -226,10 +233,9 @@ func onASmallDisk(dir string) (code int) {
 	check(syscall.Mount("", dir, "", syscall.MS_REMOUNT, "size=1200k") == nil, "the disk cannot be made larger")
 	check(os.RemoveAll(data) == nil, "the data cannot be removed")
 	leave(dir, filler, 120<<10)
-	var log bytes.Buffer
-	file, err = journal.Open(data, journal.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	check(err == nil, "Open has error %v", err)
 	journal.SetSpaceConstant(1 << 10)
+	var log bytes.Buffer
+	file = begin(journal.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	err = file.Commit(ctx, []statestore.Group{{key("large", strings.Repeat("x", 70_000))}})
 	check(err == nil, "the commit has error %v", err)
 	check(file.Settle() == nil, "a compaction without room ends the journal")

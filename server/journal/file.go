@@ -216,11 +216,6 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 	if f.failure != nil {
 		return f.failure
 	}
-	if f.found != nil {
-		if _, err := f.Load(ctx, func(statestore.Record) error { return nil }); err != nil {
-			return err
-		}
-	}
 	if len(batch) == 0 {
 		return nil
 	}

@@ -50,6 +50,7 @@ func load(t testing.TB, file *journal.File) map[string]string {
 
 func commit(t testing.TB, file *journal.File, batch ...statestore.Group) {
 	t.Helper()
+	_, _ = file.Load(t.Context(), func(statestore.Record) error { return nil }) // if it is not loaded
 	if err := file.Commit(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}

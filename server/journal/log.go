@@ -10,7 +10,6 @@ import (
 	"hash/maphash"
 	"io"
 	"iter"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -303,13 +302,6 @@ type writer struct {
 	number uint64 // of the frame before
 	frame  []byte // the next one: room for its head, and its records
 	err    error
-}
-
-// createLog creates a file without frames, for its owner only. It must not be there.
-func createLog(path string) (*writer, error) {
-	salt := rand.Uint32()
-	file, err := createFile(path, head(salt))
-	return newWriter(file, salt), err
 }
 
 // newWriter returns a writer to a file that has its head.
