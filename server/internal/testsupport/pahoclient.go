@@ -324,18 +324,6 @@ func (p *PahoClient) MustBeNotified(event ...string) {
 	}
 }
 
-// ConnectStuck returns a client "p" that watches key "k" and then reads nothing more.
-func ConnectStuck(t *testing.T, address string) *PahoClient {
-	t.Helper()
-	few := uint16(1) // messages that paho keeps for a handler that is busy
-	stuck := Connect(t, address, "p", func(c *paho.Connect) { c.Properties.ReceiveMaximum = &few })
-	stuck.Do("KEYNOTIFY", "k")
-	block := make(chan struct{})
-	t.Cleanup(func() { close(block) })
-	stuck.Paho.AddOnPublishReceived(func(paho.PublishReceived) (bool, error) { await.Receive(block); return true, nil })
-	return stuck
-}
-
 // WithWill makes a client connect with an ordinary Will.
 func WithWill(topic, payload string) func(*paho.Connect) {
 	return func(c *paho.Connect) {
