@@ -278,55 +278,6 @@ func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {
 	}
 }
 
-// The store's connection is lost, the clients' are not, and so they do not watch again.
-func TestWatchesOutliveALossOfTheStoresConnection(t *testing.T) {
-	t.Parallel()
-	broker := mosquitto.Start(t, "")
-	through := testsupport.NewProxy(t, broker.Address)
-	a := testsupport.Attach(t, through.Address(), attach.Options{})
-	p := testsupport.Connect(t, broker.Address, "node-a", nil)
-	notificationsOf(p)
-	p.Do("KEYNOTIFY", "k")
-	p.Do("SET", "k", "1")
-	p.NextNotification()
-	through.Cut()
-	testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
-	p.MustGet("k", "1")
-	p.Do("SET", "k", "2")
-	if got := string(p.NextNotification().Payload); !strings.Contains(got, "\r\n2\r\n") {
-		t.Errorf("notification %q", got)
-	}
-}
-
-func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
-	t.Parallel()
-	for name, config := range map[string]string{
-		"a broker that forgets":                 "",
-		"a broker that keeps retained messages": fmt.Sprintf("persistence true\nautosave_interval 1\nautosave_on_changes true\npersistence_location %s/\n", t.TempDir()),
-	} {
-		t.Run(name, func(t *testing.T) {
-			broker, a := begin(t, config, attach.Options{})
-			p := testsupport.Connect(t, broker.Address, "node-a", nil)
-			notificationsOf(p)
-			p.Do("KEYNOTIFY", "k")
-			p.Do("SET", "k", "1")
-			broker.Kill()
-			broker.Run()
-			p.MustBeGone()
-			testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
-			again := testsupport.Connect(t, broker.Address, "node-a", nil)
-			notificationsOf(again)
-			again.MustGet("k", "1")
-			again.Do("SET", "k", "2")
-			again.Do("KEYNOTIFY", "k")
-			again.Do("SET", "k", "3")
-			if got := string(again.NextNotification().Payload); !strings.Contains(got, "\r\n3\r\n") {
-				t.Errorf("the first notification is %q", got)
-			}
-		})
-	}
-}
-
 // The lease lasts longer than the test is patient, so only the Will can free it.
 func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 	broker, _ := begin(t, "", attach.Options{})

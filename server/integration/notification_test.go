@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -32,31 +30,6 @@ func TestExactlyOneNotificationArrivesSubscribedOrNot(t *testing.T) {
 			t.Errorf("subscribed: %v; notified %v", subscribed, got)
 		}
 		p.MustBeSilent()
-	}
-}
-
-func TestWatchesEndWithTheirConnection(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		end  func(p *testsupport.PahoClient)
-	}{
-		{"disconnected", func(p *testsupport.PahoClient) { _ = p.Paho.Disconnect(&paho.Disconnect{}) }},
-		{"lost", func(p *testsupport.PahoClient) { _ = p.Conn.Close() }},
-		{"taken over", func(*testsupport.PahoClient) {}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			address := testsupport.Start(t, server.Options{})
-			p, writer := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "writer", nil)
-			p.Do("KEYNOTIFY", "k")
-			test.end(p)
-			again := testsupport.Connect(t, address, "p", nil)
-			again.Subscribe(testsupport.ReservedPrefix + "/70/command/notify/+")
-			writer.Do("SET", "k", "v")
-			again.MustBeSilent()
-			if got := again.Do("KEYNOTIFY", "k", "STOP"); got != ":0\r\n" {
-				t.Errorf("the watch outlived its connection: STOP is answered %q", got)
-			}
-		})
 	}
 }
 
