@@ -190,17 +190,6 @@ func (s *Server) Restart() {
 	s.start()
 }
 
-// RestartWithoutData is Restart with an empty journal, as after the loss of a disk: the new server
-// has another identity.
-func (s *Server) RestartWithoutData() {
-	s.t.Helper()
-	s.stopCleanly()
-	if s.options.Journal != nil {
-		s.options.Journal.Erase()
-	}
-	s.start()
-}
-
 // Crash ends the server like SIGKILL or a power cut: connections end, no Will is kept, and what is not
 // committed is lost. No client can connect until Restart. A server without Options.Journal loses
 // everything.

@@ -21,9 +21,10 @@ import (
 )
 
 // both runs a test with sockets, and in memory in virtual time.
-func both(t *testing.T, test func(t *testing.T, s *servertest.Server)) {
+func both(t *testing.T, test func(t *testing.T, s *servertest.Server, journal *transporttest.Journal)) {
 	start := func(t *testing.T, inMemory bool) {
-		test(t, servertest.NewWithOptions(t, servertest.Options{InMemory: inMemory, Journal: new(transporttest.Journal)}))
+		journal := new(transporttest.Journal)
+		test(t, servertest.NewWithOptions(t, servertest.Options{InMemory: inMemory, Journal: journal}), journal)
 	}
 	t.Run("TCP", func(t *testing.T) { start(t, false) })
 	t.Run("in memory", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { start(t, true) }) })
@@ -72,7 +73,7 @@ func TestOptionsReachTheServer(t *testing.T) {
 }
 
 func TestCutClosesConnectionsAndDownRefusesThemUntilUp(t *testing.T) {
-	both(t, func(t *testing.T, s *servertest.Server) {
+	both(t, func(t *testing.T, s *servertest.Server, journal *transporttest.Journal) {
 		client := s.Client(t, "a")
 		mustSet(t, client, "before")
 		s.Cut()
@@ -117,7 +118,7 @@ func connectRaw(t *testing.T, s *servertest.Server) net.Conn {
 }
 
 func TestWhatIsSentWhileTheNetworkIsFrozenArrivesAfterThaw(t *testing.T) {
-	both(t, func(t *testing.T, s *servertest.Server) {
+	both(t, func(t *testing.T, s *servertest.Server, journal *transporttest.Journal) {
 		client, leaving := s.Client(t, "a"), connectRaw(t, s)
 		mustSet(t, client, "before")
 		requests := s.Server().Stats().Requests
@@ -173,7 +174,7 @@ func TestAConnectionThatStaysFrozenIsLostForBothSides(t *testing.T) {
 }
 
 func TestALeaseOfADurableServerOutlivesACrashAndEndsWithTheData(t *testing.T) {
-	both(t, func(t *testing.T, s *servertest.Server) {
+	both(t, func(t *testing.T, s *servertest.Server, journal *transporttest.Journal) {
 		client := s.Client(t, "a")
 		l, err := lease.New(client, "press-7/active", lease.Options{})
 		if err != nil {
@@ -199,7 +200,9 @@ func TestALeaseOfADurableServerOutlivesACrashAndEndsWithTheData(t *testing.T) {
 				t.Errorf("the tenure ended: %v", context.Cause(tenure.Context()))
 			}
 		}
-		s.RestartWithoutData()
+		s.Crash()
+		journal.Erase()
+		s.Restart()
 		mustSet(t, client, "anything")
 		if exists(t, client, "k") {
 			t.Error("the server still has a key")
