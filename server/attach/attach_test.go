@@ -31,48 +31,10 @@ func TestAnAttachedStoreFollowsTheProtocol(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	statestoretest.Run(t, func(t *testing.T, options statestore.Options, check func(*testing.T, statestoretest.Store)) {
 		a := attachAlone(t, broker.Address, attach.Options{Store: options})
-		check(t, &overBroker{Store: testsupport.Store{Address: broker.Address, Attached: true}, store: a})
+		check(t, &testsupport.Store{Address: broker.Address, Attached: a})
 		a.Stop() // before the clients leave, which the next row has again
 		_ = a.Result()
 	})
-}
-
-// overBroker is an attached store that is reached as any MQTT client reaches it.
-type overBroker struct {
-	testsupport.Store
-	store   *testsupport.Attachment
-	dropped string // the client that is away, and whose watch has not ended yet
-	changes bool   // others have changed keys since
-}
-
-func (s *overBroker) Connect(t testing.TB, clientID string) statestoretest.Client {
-	if clientID == s.dropped && s.changes {
-		// Its watch ends with the first notification that no client reads. Before that has
-		// come back it could be read again.
-		testsupport.Eventually(t, "the watch of "+clientID+" ends", func() bool { return s.store.Stats().DroppedWatches == 1 })
-		s.dropped = ""
-	}
-	c := &brokerClient{MQTTClient: testsupport.MQTTClient{Store: &s.Store, Peer: testsupport.Connect(t, s.Address, clientID, nil)}, over: s}
-	c.Peer.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, clientID))
-	return c
-}
-
-type brokerClient struct {
-	testsupport.MQTTClient
-	over *overBroker
-}
-
-func (c *brokerClient) Do(request statestoretest.Request) (statestoretest.Reply, error) {
-	if request.Denied {
-		return statestoretest.Reply{}, fmt.Errorf("%w: an attached store does not know which client asks, so it authorizes none: that is the broker's task", statestoretest.ErrUnsupported)
-	}
-	c.over.changes = true
-	return c.MQTTClient.Do(request)
-}
-
-func (c *brokerClient) Drop() {
-	c.MQTTClient.Drop()
-	c.over.dropped, c.over.changes = c.Peer.ID, false
 }
 
 // The broker passes on whatever is published to the topic of requests.
