@@ -135,8 +135,7 @@ type Stats struct {
 	Clients int
 	// Requests is how many requests the store has answered, refusals and repetitions included.
 	Requests uint64
-	// Busy is how many requests the store did not take, or answered without the value, because too
-	// much waited for Options.Journal.
+	// Busy is how many requests the store did not take, because too much waited for Options.Journal.
 	Busy uint64
 	// Dropped is how many requests were not given to the store, by reason.
 	Dropped map[DropReason]uint64
