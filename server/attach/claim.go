@@ -150,7 +150,7 @@ func (l *link) claim(ctx context.Context) error {
 				return finalError{fmt.Errorf("the broker does not send the store what it publishes on %s: its rules must let a store read and write that topic", presenceTopic)}
 			}
 		case <-timeout.C:
-			l.store.logger.Warn("the store that answered on this broker before is silent; taking over")
+			l.store.options.Logger.Warn("the store that answered on this broker before is silent; taking over")
 			return nil
 		}
 	}

@@ -162,6 +162,6 @@ func (l *link) notify() {
 func (s *Store) unread(notification pendingNotification) {
 	if s.clients.unread(notification) {
 		s.count(func(stats *Stats) { stats.DroppedWatches++ })
-		s.logger.Debug("a notification had no subscriber; ended the watch", "client", logs.Name(notification.Client))
+		s.options.Logger.Debug("a notification had no subscriber; ended the watch", "client", logs.Name(notification.Client))
 	}
 }

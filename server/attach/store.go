@@ -104,7 +104,6 @@ type Store struct {
 	tls              *tls.Config // of the broker; nil: not encrypted
 	instance         string      // its name on presenceTopic; it ends with data
 	data             string      // names the data of a journal; empty without one
-	logger           *slog.Logger
 	engine           *engine.Engine
 	clients          *clientLRU
 	queue            *queue[pendingNotification]
@@ -212,7 +211,6 @@ func Open(ctx context.Context, broker string, options Options) (store *Store, er
 		broker:        address,
 		tls:           config,
 		instance:      rand.Text(),
-		logger:        options.Logger,
 		queue:         newQueue[pendingNotification](),
 		ready:         make(chan struct{}),
 		drops:         loglimit.NewLines(options.Logger, slog.LevelWarn, "a request was not given to the store"),
@@ -342,7 +340,7 @@ func (s *Store) stayAttached(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			s.logger.Log(ctx, s.outage.Level(slog.LevelWarn, err.Error()), "not attached; will try again", "broker", s.broker.Host, "error", err)
+			s.options.Logger.Log(ctx, s.outage.Level(slog.LevelWarn, err.Error()), "not attached; will try again", "broker", s.broker.Host, "error", err)
 		}
 		if time.Since(began) > stableAfter {
 			policy.Reset()
@@ -363,7 +361,7 @@ func (s *Store) attached() {
 	s.outage.Reset()
 	s.count(func(stats *Stats) { stats.Attachments, stats.Attached = stats.Attachments+1, true })
 	if closed.Is(s.ready) {
-		s.logger.Warn("attached again", "broker", s.broker.Host)
+		s.options.Logger.Warn("attached again", "broker", s.broker.Host)
 	} else {
 		close(s.ready)
 	}
