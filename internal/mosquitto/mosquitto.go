@@ -48,7 +48,8 @@ type Broker struct {
 func Start(t testing.TB, more string) *Broker {
 	t.Helper()
 	dir := t.TempDir()
-	b := &Broker{t: t, path: prerequisite.Program(t, "mosquitto", "mosquitto"), config: filepath.Join(dir, "mosquitto.conf"), output: filepath.Join(dir, "mosquitto.log")}
+	b := &Broker{t: t, config: filepath.Join(dir, "mosquitto.conf"), output: filepath.Join(dir, "mosquitto.log")}
+	b.path = prerequisite.Program(t, "mosquitto", "mosquitto")
 	log := ""
 	for range attempts {
 		b.Address = FreeAddress(t)

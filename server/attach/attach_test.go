@@ -245,8 +245,11 @@ func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 	broker, _ := begin(t, "", attach.Options{})
 	through := testsupport.NewProxy(t, broker.Address)
 	options := lease.Options{TTL: 2 * await.Patience, InstantFailover: true}
-	tenure, _ := mustAcquire(t, testsupport.Dial(t, through.Address(), transport.Options{ClientID: "node-a", KeepAlive: 2 * await.Patience}), options)
-	standby := leaseOf(t, testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b", KeepAlive: 2 * await.Patience}), leaseKey, options)
+	dial := func(address, id string) *transport.Client {
+		return testsupport.Dial(t, address, transport.Options{ClientID: id, KeepAlive: 2 * await.Patience})
+	}
+	tenure, _ := mustAcquire(t, dial(through.Address(), "node-a"), options)
+	standby := leaseOf(t, dial(broker.Address, "node-b"), leaseKey, options)
 	acquired := make(chan error, 1)
 	go func() {
 		_, err := standby.Acquire(t.Context())

@@ -67,7 +67,8 @@ func (b *backlog) take(w *waitingReply, bytes int64, protected bool) bool {
 			assured = protectedBytes
 		}
 	}
-	if b.committing() >= most || !b.bytes.Change(strings.Clone(w.client), bytes, assured) { // the id is a part of a longer topic
+	client := strings.Clone(w.client) // it is a part of a longer topic
+	if b.committing() >= most || !b.bytes.Change(client, bytes, assured) {
 		return false
 	}
 	w.bytes, w.shared = bytes, true

@@ -114,7 +114,8 @@ func TestAnAttachedStoreAnswersARedeliveryFromBeforeItsRestart(t *testing.T) {
 	}
 	for client, request := range clients {
 		client.SendMessage(request)
-		if reply := client.Next(); string(reply.Payload) != "+OK\r\n" || reply.Properties.User.Get("__ts") != versions[client] {
+		reply := client.Next()
+		if string(reply.Payload) != "+OK\r\n" || reply.Properties.User.Get("__ts") != versions[client] {
 			t.Errorf("the redelivery of %s is answered %q %v", client.ID, reply.Payload, reply.Properties)
 		}
 	}

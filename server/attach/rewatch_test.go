@@ -69,11 +69,7 @@ func TestInvariant51AClientWatchesAgainAfterAnAttachedStoreHasEndedItsWatches(t 
 	t.Parallel()
 	for name, end := range map[string]func(*testing.T, *mosquitto.Broker, *testsupport.Proxy, *testsupport.Attachment){
 		"because it seemed that the broker was restarted": loseTheWill,
-		"because there were too many clients": func(t *testing.T, broker *mosquitto.Broker, _ *testsupport.Proxy, _ *testsupport.Attachment) {
-			for n := range 4 {
-				testsupport.Connect(t, broker.Address, fmt.Sprint("other-", n), nil).Do("GET", "k")
-			}
-		},
+		"because there were too many clients":             claimManyNames,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -120,4 +116,11 @@ func loseTheWill(t *testing.T, broker *mosquitto.Broker, through *testsupport.Pr
 	other.SendMessage(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: answers})
 	through.Refuse(false)
 	testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
+}
+
+// claimManyNames makes the store forget the clients that it has not known for long.
+func claimManyNames(t *testing.T, broker *mosquitto.Broker, _ *testsupport.Proxy, _ *testsupport.Attachment) {
+	for n := range 4 {
+		testsupport.Connect(t, broker.Address, fmt.Sprint("other-", n), nil).Do("GET", "k")
+	}
 }

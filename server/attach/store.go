@@ -340,7 +340,8 @@ func (s *Store) stayAttached(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			s.options.Logger.Log(ctx, s.outage.Level(slog.LevelWarn, err.Error()), "not attached; will try again", "broker", s.broker.Host, "error", err)
+			level := s.outage.Level(slog.LevelWarn, err.Error())
+			s.options.Logger.Log(ctx, level, "not attached; will try again", "broker", s.broker.Host, "error", err)
 		}
 		if time.Since(began) > stableAfter {
 			policy.Reset()

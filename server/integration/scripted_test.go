@@ -214,10 +214,13 @@ func TestTheClientIgnoresUnexpectedMessages(t *testing.T) {
 	}
 	_ = client.Close() // it writes its log to the end
 	ignored := make(map[string]int)
-	for _, match := range regexp.MustCompile(`msg="ignored a message".* reason="([a-z ]+)"`).FindAllStringSubmatch(log.String(), -1) {
+	reason := regexp.MustCompile(`msg="ignored a message".* reason="([a-z ]+)"`)
+	for _, match := range reason.FindAllStringSubmatch(log.String(), -1) {
 		ignored[match[1]]++
 	}
-	want := map[string]int{"unexpected reply": 4, "malformed notification": 5, "foreign notification": 1, "foreign message": 2}
+	want := map[string]int{
+		"unexpected reply": 4, "malformed notification": 5, "foreign notification": 1, "foreign message": 2,
+	}
 	if !maps.Equal(ignored, want) {
 		t.Errorf("ignored %v, want %v", ignored, want)
 	}

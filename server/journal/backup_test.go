@@ -31,7 +31,8 @@ func filled(t testing.TB) string {
 	dir := t.TempDir()
 	file := open(t, dir)
 	commit(t, file, statestore.Group{identity("of the data"), bound(hlc.Timestamp{Wall: version.Wall, Counter: 9})},
-		statestore.Group{key("a", "1"), reply("client")}, statestore.Group{key("b\xff", "\x00\xfe")}, statestore.Group{fence("c")})
+		statestore.Group{key("a", "1"), reply("client")},
+		statestore.Group{key("b\xff", "\x00\xfe")}, statestore.Group{fence("c")})
 	shut(t, file)
 	return dir
 }

@@ -33,7 +33,8 @@ func TestTheFileStaysSmallThroughChurn(t *testing.T) {
 	for i := range 1500 {
 		var batch []statestore.Group
 		for range 1 + random.IntN(10) {
-			batch = append(batch, statestore.Group{record(fmt.Sprint(random.IntN(1+i%500)), strings.Repeat("v", random.IntN(1<<random.IntN(10))))})
+			value := strings.Repeat("v", random.IntN(1<<random.IntN(10)))
+			batch = append(batch, statestore.Group{record(fmt.Sprint(random.IntN(1+i%500)), value)})
 		}
 		for range random.IntN(1 + i%20) {
 			batch = append(batch, statestore.Group{record(fmt.Sprint(random.IntN(500)))})

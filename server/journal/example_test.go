@@ -24,7 +24,8 @@ func Example() {
 	check(err)
 	_, err = file.Load(ctx, func(statestore.Record) error { return nil })
 	check(err)
-	lease := statestore.Item{Kind: statestore.KindKey, Key: "press-7/active", Value: "gateway-a", Version: hlc.Timestamp{Wall: 1_700_000_000_000, Node: "store"}}
+	version := hlc.Timestamp{Wall: 1_700_000_000_000, Node: "store"}
+	lease := statestore.Item{Kind: statestore.KindKey, Key: "press-7/active", Value: "gateway-a", Version: version}
 	check(file.Commit(ctx, []statestore.Group{{lease.Record()}}))
 	check(file.Close())
 	backup := filepath.Join(parent, "tenure.backup")

@@ -34,7 +34,8 @@ func reply(client string) statestore.Record {
 	now := statestore.Instant{WallMillis: version.Wall}
 	store.Restored(now, statestore.Former{})
 	_, effects := store.Apply(now, statestore.Parse(statestore.Request{
-		Client: client, Payload: resp3.AppendCommand(nil, "SET", "key", "value"), Correlation: []byte("request 1"), Timestamp: &timestamp,
+		Client: client, Correlation: []byte("request 1"), Timestamp: &timestamp,
+		Payload: resp3.AppendCommand(nil, "SET", "key", "value"),
 	}))
 	all := slices.Concat(effects.Groups...)
 	return all[slices.IndexFunc(all, func(r statestore.Record) bool { return r.ID[0] == 'r' })]

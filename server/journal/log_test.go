@@ -161,7 +161,8 @@ func TestAStartAfterACrashGoesOnBehindTheLastWholeCommit(t *testing.T) {
 			for i := range 3 {
 				file := open(t, dir)
 				wantState(t, load(t, file), want)
-				if found, err := journal.Scan(must(os.ReadFile(filepath.Join(dir, "tenure.log"))), false); err != nil || !maps.Equal(found, want) {
+				content := must(os.ReadFile(filepath.Join(dir, "tenure.log")))
+				if found, err := journal.Scan(content, false); err != nil || !maps.Equal(found, want) {
 					t.Fatalf("cut to %d: after the load the file has %d records, error %v; want it closed", cut, len(found), err)
 				}
 				batch := []statestore.Group{{record("after", fmt.Sprint(i))}}

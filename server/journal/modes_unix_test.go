@@ -181,8 +181,8 @@ func TestALinkInPlaceOfAFileIsNotFollowed(t *testing.T) {
 						t.Fatal(err)
 					}
 					err := use()
-					if err == nil && (strings.HasSuffix(name, ".log") || strings.HasSuffix(name, ".lock")) ||
-						err != nil && !errors.Is(err, journal.ErrUnsafe) && !errors.Is(err, journal.ErrNoData) && !errors.Is(err, journal.ErrExists) {
+					if err == nil && (strings.HasSuffix(name, ".log") || strings.HasSuffix(name, ".lock")) || err != nil &&
+						!errors.Is(err, journal.ErrUnsafe) && !errors.Is(err, journal.ErrNoData) && !errors.Is(err, journal.ErrExists) {
 						t.Errorf("the error is %v", err)
 					}
 					if content, err := os.ReadFile(target); string(content) != victim || (err == nil) != (victim != "") {

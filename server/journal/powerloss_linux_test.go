@@ -198,7 +198,8 @@ func resize(content []byte, size int64) []byte {
 func TestInvariant37APowerLossKeepsABatchWholeOrNotAtAll(t *testing.T) {
 	t.Run("from the beginning", func(t *testing.T) {
 		t.Parallel()
-		loseThePower(t, must(filepath.EvalSymlinks(t.TempDir())), &disk{names: make(map[string]*inode), durable: make(map[string]*inode)}, 0)
+		d := &disk{names: make(map[string]*inode), durable: make(map[string]*inode)}
+		loseThePower(t, must(filepath.EvalSymlinks(t.TempDir())), d, 0)
 	})
 	t.Run("after a crash", func(t *testing.T) {
 		t.Parallel()

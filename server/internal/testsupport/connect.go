@@ -97,12 +97,16 @@ func (w WillConnect) Request(words ...string) []byte {
 // Packet encodes the CONNECT of a client.
 func (w WillConnect) Packet(id string) string {
 	properties := rawmqtt.Body(nil).User("__protVer", "1.0")
-	for property, text := range map[byte]string{packets.PropResponseTopic: w.Response, packets.PropCorrelationData: w.Correlation} {
+	for property, text := range map[byte]string{
+		packets.PropResponseTopic: w.Response, packets.PropCorrelationData: w.Correlation,
+	} {
 		if text != "" {
 			properties = properties.Byte(property).Text(text)
 		}
 	}
-	for property, seconds := range map[byte]uint32{packets.PropWillDelayInterval: w.Delay, packets.PropMessageExpiry: w.Expiry} {
+	for property, seconds := range map[byte]uint32{
+		packets.PropWillDelayInterval: w.Delay, packets.PropMessageExpiry: w.Expiry,
+	} {
 		if seconds != 0 {
 			properties = properties.Byte(property).Uint32(seconds)
 		}

@@ -39,7 +39,8 @@ func ConnectRaw(t testing.TB, conn net.Conn, id string, keepAlive byte, properti
 	t.Helper()
 	t.Cleanup(func() { _ = conn.Close() })
 	c := NewRaw(t, conn, id)
-	if err := c.login(ConnectPacket{ID: id, KeepAlive: uint16(keepAlive), Properties: rawmqtt.Body(properties)}.Packet()); err != nil {
+	connect := ConnectPacket{ID: id, KeepAlive: uint16(keepAlive), Properties: rawmqtt.Body(properties)}
+	if err := c.login(connect.Packet()); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -483,7 +484,8 @@ func (c *RawClient) Next() Message {
 		c.T.Fatalf("%s: %x: %v", c.ID, packet, refusal)
 	}
 	m := Message{
-		Topic: string(p.Topic), Payload: string(p.Payload), QoS: p.QoS, Dup: p.Duplicate, Retain: p.Retain, ID: p.PacketID, Expiry: p.MessageExpiry,
+		Topic: string(p.Topic), Payload: string(p.Payload), Dup: p.Duplicate, Retain: p.Retain, QoS: p.QoS, ID: p.PacketID,
+		Expiry: p.MessageExpiry,
 	}
 	for rest := mqtt.Reader(p.Raw()); len(rest) > 0; {
 		before := rest
