@@ -30,7 +30,7 @@ func TestTheFileStaysSmallThroughChurn(t *testing.T) {
 	load(t, file)
 	random := rand.New(rand.NewPCG(7, 7))
 	state, live := make(map[string]string), int64(0)
-	for i := range 1500 {
+	for i := range 700 {
 		var batch []statestore.Group
 		for range 1 + random.IntN(10) {
 			value := strings.Repeat("v", random.IntN(1<<random.IntN(10)))
@@ -85,13 +85,13 @@ func TestARenameThatFailsKeepsTheFile(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		dir := t.TempDir()
 		fails, renames := true, 0
+		file, log, state, next := growing(t, dir)
 		defer journal.SetRename(closed, func(from, to string) error {
 			if renames++; fails {
 				return &os.LinkError{Op: "rename", Old: from, New: to, Err: errors.New("a virus scanner has it open")}
 			}
 			return os.Rename(from, to)
 		})()
-		file, log, state, next := growing(t, dir)
 		commits := func(n int) {
 			for range n {
 				if err := next(); err != nil {
@@ -124,10 +124,10 @@ func TestInvariant34AJournalEndsIfTheNameOfACopyMayNotBeDurable(t *testing.T) {
 	}
 	for _, closed := range []bool{false, true} {
 		dir := filepath.Join(t.TempDir(), "data")
+		file, _, state, next := growing(t, dir)
 		defer journal.SetRename(closed, func(from, to string) error {
 			return errors.Join(os.Rename(from, to), os.Rename(dir, dir+".moved")) // the directory cannot be synced
 		})()
-		file, _, state, next := growing(t, dir)
 		var err error
 		for i := 0; i < 12 && err == nil; i++ {
 			err = next()

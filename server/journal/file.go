@@ -190,7 +190,7 @@ func (f *File) repair(s *scan) error {
 	w := writer{file: f.log.file, salt: s.salt, size: s.at, number: s.number, frame: make([]byte, frameHead)}
 	if rest := s.size - s.at; rest > 0 {
 		f.logger.Warn("journal: cut off the last commit, which a crash left unfinished", "file", f.path, "bytes", rest)
-		if err := w.file.Truncate(s.at); err != nil {
+		if err := system.truncate(w.file, s.at); err != nil {
 			return err
 		}
 	}
@@ -198,7 +198,7 @@ func (f *File) repair(s *scan) error {
 	if _, err := w.file.ReadAt(last, s.last); err != nil {
 		return err
 	}
-	if _, err := w.file.WriteAt(last, s.last); err != nil {
+	if _, err := system.writeAt(w.file, last, s.last); err != nil {
 		return err
 	}
 	if !s.closed {

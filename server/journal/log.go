@@ -336,7 +336,7 @@ func (w *writer) flush() {
 	}
 	if w.err == nil {
 		w.frame = seal(w.frame, w.salt, w.number+1)
-		_, w.err = w.file.WriteAt(w.frame, w.size)
+		_, w.err = system.writeAt(w.file, w.frame, w.size)
 		w.size += int64(len(w.frame))
 		w.number++
 	}
@@ -352,7 +352,7 @@ func (w *writer) sync() error {
 		w.flush()
 	}
 	if w.err == nil {
-		w.err = w.file.Sync()
+		w.err = system.sync(w.file)
 	}
 	return w.err
 }
