@@ -22,7 +22,7 @@ func isBusy(reply *paho.Publish) bool {
 // All requests come to the store through one goroutine. It must not wait for a disk, because the
 // renewals of all clients come that way.
 func TestInvariant59ATenureOutlivesAFloodOfChangesOnAnAttachedStoreWhoseJournalHangs(t *testing.T) {
-	const writers, each = 4, 20
+	const writers, each = 4, 14
 	journal := new(testsupport.Journal)
 	broker, a := begin(t, "", attach.Options{Journal: journal.Open()})
 	holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "holder"})
