@@ -108,6 +108,7 @@ type holderProcess struct {
 	client   *transport.Client
 	signals  chan os.Signal // to pass on
 	hasChild atomic.Bool
+	ended    atomic.Bool     // the child, by itself: the work is done
 	givenUp  context.Context // ends with a further signal to end, when there is no child
 	manager  *systemd.Manager
 	socket   atomic.Pointer[net.TCPConn] // to the broker, with --instant
@@ -229,7 +230,7 @@ func (e *endSignals) use(end, hasChild bool, now time.Time) (pass, giveUp bool) 
 
 // catchSignals returns a context that ends with the first signal that asks this process to end. All
 // other signals, and those after it, are for the child. Without a child, the next one that asks for
-// the end ends givenUp.
+// the end ends givenUp. After a child that ended by itself, the first one does so, a second later.
 func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(parent) // which a signal may have ended before this process catches the others
 	givenUp, giveUp := context.WithCancel(context.Background())
@@ -257,6 +258,8 @@ func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context,
 				cancel(&interruptedError{signal: s.(syscall.Signal)}) // ctx may have ended with parent, by the same signal
 				if late {
 					giveUp()
+				} else if h.ended.Load() {
+					time.AfterFunc(time.Second, giveUp)
 				}
 			case <-finished:
 				return
@@ -325,6 +328,7 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 	if status.Stopped {
 		return status, nil
 	}
+	h.ended.Store(true)
 	if err := h.confirm(tenure); err != nil {
 		err = fmt.Errorf("the lease was lost while the child ran, which ended by itself (%v): %w", status, err)
 		return status, exitWith(exitLost, err)

@@ -157,7 +157,7 @@ func (p Program) Command() *cobra.Command {
 	root.AddCommand(
 		serveCommand(p.Serve), attachCommand(p.Attach), passwordCommand(),
 		getCommand(), setCommand(), delCommand(), vdelCommand(),
-		runCommand(), electCommand(), lockCommand(), holderCommand(), switchoverCommand(), releaseCommand(),
+		runCommand(), electCommand(), lockCommand(), holderCommand(), topCommand(), switchoverCommand(), releaseCommand(),
 		doctorCommand(), healthCommand(),
 		checkCommand(), backupCommand(), restoreCommand(), exportCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit code of a command says", Long: exitHelp},

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -23,8 +24,8 @@ const (
 --memory: give --hold-off with the longest TTL in use then.`
 	// inMemory is what the first line says in place of a directory.
 	inMemory = "memory only"
-	// serveFolder is where serve keeps its data by default, in the home directory.
-	serveFolder = ".local/state/tenure"
+	// serveFolder is where serve keeps its data by default, in the user's directory for state.
+	serveFolder = "tenure"
 )
 
 // storeFlags are the flags that serve and attach share: the rules, the limits and the data of the store.
@@ -36,7 +37,7 @@ type storeFlags struct {
 
 	page        pageFlags
 	replication Replication // nil: there is none
-	folder      string      // of the data by default, in the home directory
+	folder      string      // of the data by default, in the user's directory for state
 }
 
 // register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means.
@@ -165,16 +166,29 @@ func directory(dir, folder string) (string, error) {
 	if dirs := filepath.SplitList(os.Getenv("STATE_DIRECTORY")); len(dirs) > 0 && filepath.IsAbs(dirs[0]) {
 		return dirs[0], nil // of several, systemd names the first one first
 	}
-	home, err := os.UserHomeDir()
+	state, err := stateDirectory()
 	if err != nil {
 		return "", usagef("no directory for the data: %w; give --data, or --memory to keep nothing", err)
 	}
-	return filepath.Join(home, folder), nil
+	return filepath.Join(state, folder), nil
+}
+
+// stateDirectory returns where programs keep what is neither configuration nor cache.
+func stateDirectory() (string, error) {
+	if runtime.GOOS == "windows" {
+		return os.UserCacheDir() // %LocalAppData%
+	}
+	// The XDG Base Directory Specification: a relative path is to be ignored.
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return dir, nil
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, ".local", "state"), err
 }
 
 // DirectoryFlag adds the flag --data, for Directory. usage says what is in the directory.
 func DirectoryFlag(flags *pflag.FlagSet, dir *string, usage string) {
-	flags.StringVar(dir, "data", "", usage+"; default: $STATE_DIRECTORY, or in ~/"+serveFolder)
+	flags.StringVar(dir, "data", "", usage+"; default: $STATE_DIRECTORY, or tenure in the user's state")
 }
 
 // BytesFlag adds a flag for a number of bytes, like 512MiB. What is at the pointer is the default.

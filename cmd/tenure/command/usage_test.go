@@ -22,6 +22,8 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 	t.Setenv("HOME", "")
 	t.Setenv("USERPROFILE", "")
 	t.Setenv("STATE_DIRECTORY", "")
+	t.Setenv("XDG_STATE_HOME", "")
+	t.Setenv("LocalAppData", "")
 	for _, test := range []struct{ line, want string }{
 		{"get", "usage: tenure get KEY"},
 		{"sreve", `unknown command "sreve"`},
@@ -45,10 +47,12 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 		{"elect l --listen unix:" + empty, "no socket"},
 		{"elect l --listen 127.0.0.1:0 --ttl 2s --warn 1900ms", "cannot carry --warn 1.9s"},
 		{"elect l --listen 127.0.0.1:0 --ttl 2s --watchdog /dev/watchdog", "3s"},
+		{"run l --watchdog yes -- true", "--watchdog: give off, a device such as /dev/watchdog, or auto:/dev/watchdog"},
 		{"lock --wait -1s l -- true", "--wait -1s or --at-least 0s is negative"},
 		{"lock -E 256 l -- true", "want a smaller number"},
 		{"health --admin 127.0.0.1:1 --standby-ok --live", "not both"},
-		{"health --admin a/b", "write it like 127.0.0.1:8080"},
+		{"health --admin a/b", "--admin: write the address of a status page like 127.0.0.1:8080"},
+		{"top", "--admin: write the address of a status page like 127.0.0.1:8080"},
 		{"serve --hold-off -1s", "cannot be negative; 0: none"},
 		{"serve --max-memory 1MiB", "--max-memory 1048576 is below 33554432"},
 		{"serve --max-memory 512MB", "like 536870912, 512MiB or 2GiB"},
