@@ -30,7 +30,7 @@ func healthCommand() *cobra.Command {
 if it does and 103 if it does not.`,
 		Example: "health --admin 127.0.0.1:8080",
 		Args:    Arguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return h.run(cmd) },
+		RunE:    h.run,
 	}
 	flags := health.Flags()
 	flags.StringVar(&h.admin, "admin", "", adminHelp)
@@ -40,15 +40,13 @@ if it does and 103 if it does not.`,
 	return health
 }
 
-func (h *healthFlags) run(cmd *cobra.Command) error {
+func (h *healthFlags) run(cmd *cobra.Command, _ []string) error {
 	probe := "/readyz"
 	switch {
-	case h.standbyOK && h.live:
-		return usagef("give --standby-ok or --live, not both")
+	case h.live: // of both, the one that asks for less
+		probe = "/healthz"
 	case h.standbyOK:
 		probe = "/readyz?standby=ok"
-	case h.live:
-		probe = "/healthz"
 	}
 	ctx, cancel := within(cmd.Context(), "timeout", h.timeout)
 	defer cancel()

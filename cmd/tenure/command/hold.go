@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -196,14 +195,10 @@ func findProgram(name string) (path string, err error) {
 	if path, err = exec.LookPath(name); err == nil {
 		path, err = filepath.Abs(path)
 	}
-	code := supervise.CodeNotExecutable
-	switch {
-	case err == nil:
-		return path, nil
-	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
-		code = supervise.CodeNotFound
+	if err != nil {
+		err = exitWith(supervise.StartCode(err), fmt.Errorf("cannot start the program: %w", err))
 	}
-	return "", exitWith(code, fmt.Errorf("cannot start the program: %w", err))
+	return path, err
 }
 
 // endSignals are the signals that ask this process to end.
@@ -237,39 +232,33 @@ func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context,
 	h.givenUp = givenUp
 	caught, stop := supervise.CatchSignals()
 	terminal := supervise.HasTerminal()
-	finished, done := make(chan struct{}), make(chan struct{})
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		var ends endSignals
-		for {
-			select {
-			case s := <-caught:
-				// A terminal that closes ends what waits in it. A service that stands by has nothing to reload.
-				hasChild := h.hasChild.Load()
-				end := supervise.IsEnd(s) || supervise.IsHangup(s) && terminal && !hasChild
-				pass, late := ends.use(end, hasChild, time.Now())
-				if pass {
-					select {
-					case h.signals <- s:
-					default: // sixteen wait: the child is not reading them
-					}
-					continue
+		for s := range caught {
+			// A terminal that closes ends what waits in it. A service that stands by has nothing to reload.
+			hasChild := h.hasChild.Load()
+			end := supervise.IsEnd(s) || supervise.IsHangup(s) && terminal && !hasChild
+			pass, late := ends.use(end, hasChild, time.Now())
+			if pass {
+				select {
+				case h.signals <- s:
+				default: // sixteen wait: the child is not reading them
 				}
-				cancel(&interruptedError{signal: s.(syscall.Signal)}) // ctx may have ended with parent, by the same signal
-				if late {
-					giveUp()
-				} else if h.ended.Load() {
-					time.AfterFunc(time.Second, giveUp)
-				}
-			case <-finished:
-				return
+				continue
+			}
+			cancel(&interruptedError{signal: s.(syscall.Signal)}) // ctx may have ended with parent, by the same signal
+			if late {
+				giveUp()
+			} else if h.ended.Load() {
+				time.AfterFunc(time.Second, giveUp)
 			}
 		}
 	}()
 	return ctx, func() {
-		close(finished)
-		<-done
 		stop()
+		<-done
 		giveUp()
 		cancel(nil)
 	}
@@ -317,7 +306,7 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 	h.hasChild.Store(true)
 	status, err := supervise.Run(ctx, tenure, options)
 	h.hasChild.Store(false)
-	if supervise.IsTooLarge(err) { // another try would end the same way
+	if errors.Is(err, syscall.E2BIG) { // another try would end the same way
 		err = exitWith(supervise.CodeNotExecutable,
 			fmt.Errorf("cannot start %s: its arguments and its environment are too large: %w", h.args[0], err))
 	}

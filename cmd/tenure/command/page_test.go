@@ -173,7 +173,7 @@ func TestTopShowsTheLeasesOnceOrUntilTheUserEndsIt(t *testing.T) {
 	}
 	defer screen.Close()
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	until(t, screen, clearScreen)
+	until(t, screen, "\x1b[H\x1b[J")
 	until(t, screen, "no standby")
 	acquireAs(t, dialTest(t, store, "gateway-c"), "press-9/active")
 	until(t, screen, "gateway-c")

@@ -14,10 +14,8 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
+	"github.com/tenurelock/tenure/internal/sleep"
 )
-
-// clearScreen moves a terminal's cursor to the first line, and clears what is below.
-const clearScreen = "\x1b[H\x1b[J"
 
 func topCommand() *cobra.Command {
 	var page string
@@ -31,23 +29,17 @@ each second until Ctrl-C, other output once.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			ctx, w := cmd.Context(), cmd.OutOrStdout()
 			text, err := leaseTable(ctx, page, names)
-			if err != nil || !output.IsTerminal(w) {
-				_, failed := io.WriteString(w, text)
-				return cmp.Or(err, failed)
-			}
-			for ctx.Err() == nil {
-				if _, err := io.WriteString(w, clearScreen+text); err != nil {
-					return err
-				}
-				select {
-				case <-ctx.Done():
-				case <-time.After(time.Second):
+			for err == nil && output.IsTerminal(w) {
+				fmt.Fprint(w, "\x1b[H\x1b[J", text) // from the first line on, and nothing below
+				if !sleep.For(ctx, time.Second) {
+					return nil // it was to go on until then
 				}
 				if text, err = leaseTable(ctx, page, names); err != nil {
-					text = oneLine(err.Error()) + "\n"
+					text, err = oneLine(err.Error())+"\n", nil
 				}
 			}
-			return nil // it was to go on until then
+			_, failed := io.WriteString(w, text)
+			return cmp.Or(err, failed)
 		},
 	}
 	top.Flags().StringVar(&page, "admin", "", adminHelp)
@@ -56,15 +48,14 @@ each second until Ctrl-C, other output once.`,
 
 // leaseTable returns the leases of a status page as a table.
 func leaseTable(ctx context.Context, page string, names []string) (string, error) {
-	ctx, cancel := within(ctx, "timeout", defaultTimeout)
+	ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
 	defer cancel()
 	state, err := adminclient.State(ctx, page)
 	if err != nil {
 		return "", noPage(err)
 	}
 	var text strings.Builder
-	info := state.Info
-	fmt.Fprintln(&text, state.At.Local().Format(time.TimeOnly), output.Clean(fmt.Sprint(info.Mode, " on ", info.Address)))
+	fmt.Fprintln(&text, state.At.Local().Format(time.TimeOnly), output.Clean(state.Info.Address))
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NAME\tHOLDER\tSINCE\tLEFT\tWAITING")
 	millis := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -16,11 +16,8 @@ import (
 	"github.com/tenurelock/tenure/server/activity"
 )
 
-// maxState and maxLine bound what is read of an answer, in bytes.
-const (
-	maxState = 2 * activity.MaxJSON
-	maxLine  = 1 << 10
-)
+// maxAnswer bounds what is read of an answer, in bytes, and maxLine what is shown of it.
+const maxAnswer, maxLine = 2 * activity.MaxJSON, 200
 
 // ErrAddress is the error for an address that is none.
 var ErrAddress = errors.New("write the address of a status page like 127.0.0.1:8080")
@@ -28,17 +25,13 @@ var ErrAddress = errors.New("write the address of a status page like 127.0.0.1:8
 // Ask asks a probe: "/healthz", "/readyz" or "/readyz?standby=ok". It returns whether the answer is yes, and the line
 // that says it, with whatever bytes it has.
 func Ask(ctx context.Context, address, probe string) (yes bool, line string, err error) {
-	answer, text, err := get(ctx, address, probe, maxLine)
+	answer, text, err := get(ctx, address, probe)
 	if err != nil {
 		return false, "", err
 	}
-	good := "ready"
-	if probe == "/healthz" {
-		good = "ok"
-	}
-	line, _, _ = strings.Cut(string(text), "\n")
+	line, _, _ = strings.Cut(string(text[:min(len(text), maxLine)]), "\n")
 	switch {
-	case answer.StatusCode == http.StatusOK && strings.HasPrefix(line, good):
+	case answer.StatusCode == http.StatusOK && (strings.HasPrefix(line, "ready") || strings.HasPrefix(line, "ok")):
 		return true, line, nil
 	case answer.StatusCode == http.StatusServiceUnavailable:
 		return false, line, nil
@@ -48,7 +41,7 @@ func Ask(ctx context.Context, address, probe string) (yes bool, line string, err
 
 // State returns what the page shows now.
 func State(ctx context.Context, address string) (state activity.State, err error) {
-	answer, text, err := get(ctx, address, "/api/state", maxState)
+	answer, text, err := get(ctx, address, "/api/state")
 	if err != nil {
 		return state, err
 	}
@@ -58,8 +51,8 @@ func State(ctx context.Context, address string) (state activity.State, err error
 	return state, nil
 }
 
-// get asks for a path, and returns at most limit bytes of the answer.
-func get(ctx context.Context, address, path string, limit int64) (*http.Response, []byte, error) {
+// get asks for a path.
+func get(ctx context.Context, address, path string) (*http.Response, []byte, error) {
 	if strings.HasPrefix(address, ":") { // as serve listens on all addresses
 		address = "127.0.0.1" + address
 	}
@@ -74,11 +67,11 @@ func get(ctx context.Context, address, path string, limit int64) (*http.Response
 		return nil, nil, fmt.Errorf("the status page does not answer: %w: is its address %s?", err, address)
 	}
 	defer answer.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, limit)) // what has come says more than the error
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // what has come says more than the error
 	return answer, text, nil
 }
 
 // unexpected is the error for an answer that is none of a status page.
 func unexpected(answer *http.Response, text []byte) error {
-	return fmt.Errorf("%s answers %q: is that the status page of tenure? %.200q", answer.Request.Host, answer.Status, text)
+	return fmt.Errorf("%s answers %q: is that the status page of tenure? %.*q", answer.Request.Host, answer.Status, maxLine, text)
 }

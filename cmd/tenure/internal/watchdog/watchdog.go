@@ -22,14 +22,13 @@ type Setting struct {
 
 // Set takes "off", a device without which no term starts, or "auto:" and a device that is used where it is there.
 func (s *Setting) Set(text string) error {
-	next := Setting{}
-	if text != "off" {
-		next.Device, next.automatic = strings.CutPrefix(text, "auto:")
-		if !strings.HasPrefix(next.Device, "/") {
-			return errors.New("give off, a device such as /dev/watchdog, or auto:/dev/watchdog")
-		}
+	*s = Setting{}
+	if text == "off" {
+		return nil
 	}
-	*s = next
+	if s.Device, s.automatic = strings.CutPrefix(text, "auto:"); !strings.HasPrefix(s.Device, "/") {
+		return errors.New("give off, a device such as /dev/watchdog, or auto:/dev/watchdog")
+	}
 	return nil
 }
 
