@@ -27,8 +27,8 @@ import (
 
 // Attacks by clients that have not logged in, or with what a login says.
 var connectionAttacks = []attack{{
+	// It tries wrong passwords for the healthy user on eight connections at a time, as fast as it gets answers.
 	name:   "password flood",
-	what:   "tries wrong passwords for the healthy user on eight connections at a time, as fast as it gets answers.",
 	costly: true,
 	run: func(t *target) {
 		ctx := t.lasting()
@@ -43,8 +43,9 @@ var connectionAttacks = []attack{{
 		})
 	},
 }, {
+	// It opens 3,000 connections, sends on each the five bytes that announce a CONNECT of 1 MiB, and begins again
+	// after a while.
 	name: "five bytes",
-	what: "opens 3,000 connections, sends on each the five bytes that announce a CONNECT of 1 MiB, and begins again after a while.",
 	run: func(t *target) {
 		// A runtime that gets fresh memory from the system need not touch it. What it uses
 		// again it has to clear.
@@ -55,12 +56,12 @@ var connectionAttacks = []attack{{
 		}
 	},
 }, {
+	// It connects, logs in and hangs up as fast as it can, with 16 connections at a time.
 	name: "connection churn",
-	what: "connects, logs in and hangs up as fast as it can, with 16 connections at a time.",
 	run:  func(t *target) { t.again(t.lasting(), 16, "churn-", func(*peer) {}) },
 }, {
+	// It makes 300 logins that are refused, with client id and user name of 65,000 bytes.
 	name:  "refused names of 64 KiB",
-	what:  "makes 300 logins that are refused, with client id and user name of 65,000 bytes.",
 	users: true,
 	run: func(t *target) {
 		concurrently(t.n(300), 4, func(i int) {
@@ -71,9 +72,9 @@ var connectionAttacks = []attack{{
 		})
 	},
 }, {
+	// It logs in on 2,000 connections with one client id.
+	// Limit: no more than --max-clients stay open.
 	name:  "one name on 2,000 connections",
-	what:  "logs in on 2,000 connections with one client id.",
-	limit: "no more than --max-clients stay open",
 	serve: []string{"--max-clients", "20"},
 	run: func(t *target) {
 		var open atomic.Int64
@@ -94,9 +95,9 @@ var connectionAttacks = []attack{{
 		}
 	},
 }, {
+	// It logs in as "p", whose hex is the client id of another user, "70".
+	// Limit: refused; "70" is still answered.
 	name:  "colliding client ids",
-	what:  "logs in as \"p\", whose hex is the client id of another user, \"70\".",
-	limit: "refused; \"70\" is still answered",
 	users: true,
 	run: func(t *target) {
 		victim := t.as("70")
@@ -107,8 +108,9 @@ var connectionAttacks = []attack{{
 		}
 	},
 }, {
+	// It logs in 500 clients with a Will of 4 KiB for one topic, which 20 clients read, and cuts them all at once,
+	// again and again.
 	name: "Wills of 500 clients",
-	what: "logs in 500 clients with a Will of 4 KiB for one topic, which 20 clients read, and cuts them all at once, again and again.",
 	run: func(t *target) {
 		t.each(20, 20, "reader-", func(p *peer) { t.need(p.subscribe(1, "wills")); p.drain() })
 		will := &rawmqtt.Message{Topic: "wills", QoS: 1, Payload: make([]byte, 4<<10)}
@@ -117,8 +119,9 @@ var connectionAttacks = []attack{{
 		}
 	},
 }, {
+	// It sends one ClientHello, which offers P-521 only, on 64 connections at a time to a server with a key of
+	// RSA-4096, as fast as it gets answers.
 	name: "replayed ClientHellos",
-	what: "sends one ClientHello, which offers P-521 only, on 64 connections at a time to a server with a key of RSA-4096, as fast as it gets answers.",
 	tls:  true,
 	p99:  20 * time.Millisecond,
 	run: func(t *target) {

@@ -128,7 +128,7 @@ func startHealthy(ctx context.Context, a attack, address string, short bool) (*h
 	ctx, h.cancel = context.WithCancel(ctx)
 	h.tasks.Go(func() { h.hold(ctx, l, held) })
 	h.tasks.Go(func() { h.renew(ctx) })
-	if a.change > 0 {
+	if a.slowDisk {
 		h.tasks.Go(func() { h.change(ctx) })
 	}
 	return h, nil
