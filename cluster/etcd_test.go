@@ -222,7 +222,6 @@ func TestAnEtcdThatCannotKeepTheStoreIsRefusedAtTheStart(t *testing.T) {
 		"a later format":       {put("format", "tenure store 2"), "another prefix"},
 		"records of no format": {put("r/record", "1"), "another prefix"},
 		"few operations":       {func(_ *testing.T, o *cluster.Options) { o.MaxOperations = 5000 }, "--max-txn-ops"},
-		"few bytes":            {func(_ *testing.T, o *cluster.Options) { o.MaxTransactionBytes = 5 << 20 }, "--max-request-bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			options := e.candidateOptions(t, "a")
@@ -274,7 +273,6 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		"Options.TTL":             func(o *cluster.Options) { o.TTL = 2500 * time.Millisecond },
 		"Options.Standing":        func(o *cluster.Options) { o.Standing = time.Millisecond },
 		"Options.MaxOperations":   func(o *cluster.Options) { o.MaxOperations = statestore.MaxGroup },
-		"MaxTransactionBytes":     func(o *cluster.Options) { o.MaxTransactionBytes = 1 << 10 },
 	} {
 		options := valid()
 		change(&options)

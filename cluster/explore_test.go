@@ -20,7 +20,7 @@ import (
 // A state (world) is a linearizable etcd, two processes with clocks of different rates, and the messages under
 // way. The decisions are the real ones: span and proofs (when a process may answer, when it proves that, what a
 // proof means), claim (how long the winner waits, what it says of the one before, how it resigns), term (what
-// etcd is asked, what its answers mean) and effort. The etcd here carries out the very operations of term.
+// etcd is asked, what its answers mean). The etcd here carries out the very operations of term.
 //
 // What can happen are the kinds of moves below. A message arrives before time passes, unless a fault holds it: then it
 // arrives at any later moment, or never. So a message that is lost, late or late at one end only is one that is held. A frozen
@@ -99,13 +99,13 @@ type process struct {
 	frozen                bool
 	phase                 phase
 	waited                uint8 // ticks since the last attempt of a request, or since the pause began
-	effort                effort
+	vain                  uint8 // attempts in a row
 	last                  claim
 	term                  term
 	seen                  observation
 	wait                  time.Duration
 	proofs                proofs
-	vain                  bool // closing: the first proof failed
+	unproved              bool // closing: the first proof failed
 	loaded, serving       bool
 	served                bool // in this term
 	leaves                bool // closes for good
@@ -327,7 +327,7 @@ func (w *world) alone(i uint8) (explore.Move, bool) {
 // yields reports whether the member that leads etcd is frozen, or its process tries in vain.
 func (w *world) yields() bool {
 	p := &w.processes[w.leader]
-	return p.frozen || p.effort.failing && p.effort.failures >= maxTries
+	return p.frozen || p.vain >= maxTries
 }
 
 // fault takes from the budget.
@@ -487,26 +487,6 @@ func TestStoriesOfTwoProcessesThatBrokeAProperty(t *testing.T) {
 		steps, err := story.scope.model().Replay(story.moves)
 		if errors.Is(err, errBroken) {
 			t.Errorf("%s:\n%q\n%v", story.name, steps, err)
-		}
-	}
-}
-
-// How a process campaigns, and when its member hands leadership on.
-func TestACampaignHandsLeadershipOnAfterAFewAttemptsInVain(t *testing.T) {
-	var e effort
-	for n, test := range []struct {
-		err         error
-		warn, yield bool
-	}{
-		{nil, false, false},
-		{errNoAnswer, true, false},
-		{errNoAnswer, false, true},
-		{nil, false, false},
-		{errNoAnswer, true, true},
-	} {
-		var warn, yield bool
-		if e, warn, yield = e.after(test.err); warn != test.warn || yield != test.yield {
-			t.Errorf("attempt %d with %v: warn %t, yield %t", n+1, test.err, warn, yield)
 		}
 	}
 }

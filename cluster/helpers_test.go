@@ -128,8 +128,8 @@ func (e *etcd) candidateOptions(t testing.TB, name string) cluster.Options {
 		Endpoints: e.urls, Prefix: prefix(t), Name: name, Address: name + ":8883",
 		TTL:           20 * time.Second, // tests in which a lease expires have a shorter one
 		Standing:      2 * time.Second,
-		MaxOperations: 128, MaxTransactionBytes: 3 << 19,
-		Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		MaxOperations: 128,
+		Logger:        slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }
 

@@ -58,7 +58,7 @@ func (j *Journal) start() {
 	j.tasks.Go(func() {
 		j.keep(ctx, j.attemptProof)
 		err := j.why()
-		j.candidate.note(err, j.clock()-j.began)
+		j.candidate.lasted(j.clock()-j.began, err)
 		j.candidate.setEligible(false) // until the next campaign; before the log, which may block
 		if err != nil && !errors.Is(err, ErrClosed) {
 			j.options.Logger.Error("this process is no longer the active store", slog.Any("reason", err))
@@ -118,9 +118,14 @@ func (j *Journal) Standing() error { return j.check() }
 
 // living returns a context that ends with ctx and with the standing.
 func (j *Journal) living(ctx context.Context) (context.Context, context.CancelFunc) {
-	living, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(j.life, func() { cancel(j.why()) })
-	return living, func() { stop(); cancel(nil) }
+	return joined(ctx, j.life)
+}
+
+// joined returns a context that ends with both, with the cause of the first.
+func joined(ctx, other context.Context) (context.Context, context.CancelFunc) {
+	joined, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
+	return joined, func() { stop(); cancel(nil) }
 }
 
 const (
@@ -210,7 +215,7 @@ func (j *Journal) loadPage(ctx context.Context, from string, limit int) (*client
 func (j *Journal) Commit(ctx context.Context, batch []statestore.Group) error {
 	ctx, cancel := j.living(ctx)
 	defer cancel()
-	for t, err := range split(batch, j.keys.records, j.options.MaxOperations, j.options.MaxTransactionBytes) {
+	for t, err := range split(batch, j.keys.records, j.options.MaxOperations, maxTransactionBytes) {
 		if err == nil {
 			err = j.commit(ctx, t)
 		}

@@ -55,9 +55,6 @@ type Options struct {
 	// MaxOperations is how many operations etcd allows in a transaction (--max-txn-ops). At
 	// least 65. Default 128, as in etcd.
 	MaxOperations int
-	// MaxTransactionBytes is how large etcd lets a transaction be (--max-request-bytes). At
-	// least 256 KiB, at most 64 MiB. Default 1.5 MiB, as in etcd. See [Options.MaxPacketSize].
-	MaxTransactionBytes int
 	// Compact says that the etcd serves this store only. Then the active process compacts it as
 	// its old values grow, and a store that is written to all day does not fill it.
 	Compact bool
@@ -98,29 +95,20 @@ type Leadership interface {
 	SetEligible(can bool)
 }
 
+// MaxPacketSize is the largest server.Options.MaxPacketSize with which each command fits into one
+// transaction. A server with a larger one must not be given the journal: one SET could end it.
+const MaxPacketSize = maxTransactionBytes - groupOverhead
+
 const (
-	// minTransactionBytes has room for packets of 128 KiB.
-	minTransactionBytes = 256 << 10
-	maxTransactionBytes = 64 << 20
+	// maxTransactionBytes is how large etcd lets a transaction be by default (--max-request-bytes).
+	maxTransactionBytes = 3 << 19
 	// groupOverhead is more than a group has besides the bytes of its packet: the client id
 	// (64 KiB), identifiers of 1,100 bytes, and what etcd adds. Groups of many records only
 	// remove some, or have short values.
-	groupOverhead = 128 << 10
-
-	maxPrefix  = 256
-	maxAddress = 1 << 10
-)
-
-// MaxPacketSize returns the largest server.Options.MaxPacketSize with which each command fits
-// into one transaction. A server with a larger one must not be given the journal: one SET could
-// end it.
-func (o Options) MaxPacketSize() uint32 {
-	return uint32(cmp.Or(o.MaxTransactionBytes, defaultTransactionBytes) - groupOverhead)
-}
-
-const (
-	defaultOperations       = 128
-	defaultTransactionBytes = 3 << 19
+	groupOverhead     = 128 << 10
+	maxPrefix         = 256
+	maxAddress        = 1 << 10
+	defaultOperations = 128
 )
 
 // OptionError says which field of [Options] makes no sense, and what would do.
@@ -158,7 +146,6 @@ func (o *Options) setDefaults() error {
 	o.TTL = cmp.Or(o.TTL, DefaultTTL)
 	o.Standing = cmp.Or(o.Standing, o.TTL/2)
 	o.MaxOperations = cmp.Or(o.MaxOperations, defaultOperations)
-	o.MaxTransactionBytes = cmp.Or(o.MaxTransactionBytes, defaultTransactionBytes)
 	switch {
 	case o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Second != 0:
 		return refuse("TTL", o.TTL, "must be whole seconds, from %v to %v", MinTTL, MaxTTL)
@@ -167,8 +154,6 @@ func (o *Options) setDefaults() error {
 	case o.MaxOperations <= statestore.MaxGroup:
 		return refuse("MaxOperations", o.MaxOperations,
 			"must be at least %d: what one command changes is one transaction; raise --max-txn-ops of etcd", statestore.MaxGroup+1)
-	case o.MaxTransactionBytes < minTransactionBytes || o.MaxTransactionBytes > maxTransactionBytes:
-		return refuse("MaxTransactionBytes", o.MaxTransactionBytes, "must be from %d to %d", minTransactionBytes, maxTransactionBytes)
 	case o.MaxDatabase < 0:
 		return refuse("MaxDatabase", o.MaxDatabase, "is negative")
 	}

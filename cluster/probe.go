@@ -81,7 +81,7 @@ func (c *Candidate) probePrefix(ctx context.Context, client *clientv3.Client) er
 // because its condition is never true.
 func (c *Candidate) probeLimits(ctx context.Context, client *clientv3.Client) error {
 	count := c.options.MaxOperations
-	length := (c.options.MaxTransactionBytes-transactionBytes)/count - operationBytes
+	length := (maxTransactionBytes-transactionBytes)/count - operationBytes
 	deletions := make([]clientv3.Op, count)
 	for i := range deletions {
 		key := c.keys.records + strconv.Itoa(i)

@@ -267,7 +267,7 @@ func TestAProcessWhoseStandingPassesAgainAndAgainGivesLeadershipUp(t *testing.T)
 			member := &leader{changed: make(chan struct{})}
 			c := &Candidate{options: Options{Member: member, Logger: slog.New(slog.DiscardHandler)}}
 			for _, e := range test.ends {
-				c.note(e.why, e.lasted)
+				c.lasted(e.lasted, e.why)
 			}
 			defer time.AfterFunc(test.follows, func() { close(member.changed) }).Stop()
 			began := time.Now()

@@ -64,25 +64,27 @@ func Start(options Options) (*Member, error) {
 	if err := checkSpace(options.Dir); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
-	m.others, m.limit, m.config, m.logger = options.others(), options.MaxDatabase, config, options.Logger
+	m.limit, m.config, m.logger = options.MaxDatabase, config, options.Logger
+	members, _ := options.peers() // config has checked them
+	delete(members, options.Name)
+	for _, u := range members {
+		m.others = append(m.others, u.String())
+	}
 	m.socket = config.ListenClientUrls[0].String()
 	m.peers, err = listenPeers(listener(config.AdvertisePeerUrls[0]), config.PeerTLSInfo, m.logger)
 	if err != nil {
 		return nil, fmt.Errorf("member: %w", explain(err))
 	}
-	var begin func(context.Context) error
-	if m.isNew() {
-		begin, err = m.awaitOthers()
-	} else {
-		err = m.startEtcd()
-	}
-	if err != nil {
-		m.peers.end()
-		return nil, err
+	isNew := m.isNew()
+	if !isNew {
+		if err := m.startEtcd(); err != nil {
+			m.peers.end()
+			return nil, err
+		}
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
-	m.tasks.Go(func() { m.run(ctx, begin) })
+	m.tasks.Go(func() { m.run(ctx, isNew) })
 	return m, nil
 }
 
@@ -107,11 +109,11 @@ func explain(err error) error {
 	return err
 }
 
-// run notes why the member ended. begin is nil if etcd runs already.
-func (m *Member) run(ctx context.Context, begin func(context.Context) error) {
+// run notes why the member ended. If it is new, etcd does not run yet.
+func (m *Member) run(ctx context.Context, isNew bool) {
 	defer close(m.done)
-	if begin != nil {
-		err := begin(ctx)
+	if isNew {
+		err := m.awaitOthers(ctx)
 		if err == nil {
 			err = m.startEtcd()
 		}
@@ -153,7 +155,6 @@ func (m *Member) run(ctx context.Context, begin func(context.Context) error) {
 func (m *Member) Configure(options cluster.Options) cluster.Options {
 	options.Endpoints, options.TLS = []string{m.socket}, nil
 	options.MaxOperations = maxOperations
-	options.MaxTransactionBytes = int(m.config.MaxRequestBytes)
 	options.Compact, options.MaxDatabase = true, m.limit
 	options.Member = m
 	if options.Standing == 0 {

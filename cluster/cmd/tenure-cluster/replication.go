@@ -26,12 +26,25 @@ var _ command.Replication = (*replication)(nil)
 
 // Register implements command.Replication.
 func (r *replication) Register(cmd *cobra.Command) {
-	cmd.Long += "\n\n" + r.help()
-	cmd.Example += "\n" + r.examples()
+	cmd.Long += `
+
+With --etcd the data is in etcd, and any number of processes share it: one is
+active, and another takes over with all keys, leases and fences when it is gone.`
 	r.etcd.register(cmd.Flags())
-	if r.member != nil {
-		r.member.register(cmd.Flags())
+	if r.member == nil {
+		cmd.Long += " All of them attach to one broker."
+		cmd.Example += "\nattach mqtt://localhost:1883 --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem"
+		return
 	}
+	cmd.Long += `
+With --member the process runs a member of etcd itself, with its data below
+--data; three members outlive the loss of one. docs/pair.md shows it.
+A process that stands by sends its clients to the address of --advertise of the
+active one; give clients the addresses of all.`
+	cmd.Example += `
+serve --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem
+serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 --peer-ca ca.pem --peer-cert a.pem --peer-key a.key`
+	r.member.register(cmd.Flags())
 }
 
 // Chosen implements command.Replication.
@@ -56,38 +69,6 @@ func (r *replication) Chosen() (bool, error) {
 
 // KeepsData implements command.Replication.
 func (r *replication) KeepsData() bool { return r.member != nil && r.member.name != "" }
-
-// help is for --help of the command.
-func (r *replication) help() string {
-	help := `With --etcd the data is in etcd, and any number of processes share it: one is
-active, and the others stand by. When the active one is gone, another takes over
-with all keys, leases and fences: at once after a clean end, and after --etcd-ttl
-otherwise.`
-	if r.member == nil {
-		return help + " All of them attach to one broker."
-	}
-	return help + `
-A process that stands by sends its clients to the active one, at the address of
---advertise; give clients the addresses of all.
-
-With --member the process runs a member of etcd itself, with its data below
---data, so that no other etcd is needed. All members have the same --cluster.
-A majority of them must run: three members outlive the loss of one. When the
-active process is gone, the process whose member is elected leader of etcd takes
-over: after two --election-timeout at most, and --standing. Where only
-two machines serve clients, the command witness runs the third member. The
-connections between members need TLS (--peer-ca, --peer-cert, --peer-key),
-unless the URLs of --cluster are http. docs/pair.md shows it step by step.`
-}
-
-// examples are for --help of the command.
-func (r *replication) examples() string {
-	if r.member == nil {
-		return "attach mqtt://localhost:1883 --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem"
-	}
-	return `serve --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem
-serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 --peer-ca ca.pem --peer-cert a.pem --peer-key a.key`
-}
 
 // Start implements command.Replication.
 func (r *replication) Start(_ context.Context, settings command.ReplicaSettings) (command.Candidate, error) {
@@ -117,10 +98,10 @@ func (r *replication) Start(_ context.Context, settings command.ReplicaSettings)
 		c.where = fmt.Sprintf("etcd at %s below %s", strings.Join(r.etcd.endpoints, ","), r.etcd.prefix)
 	}
 	c.options = options
-	if most := options.MaxPacketSize(); settings.PacketSize > most {
+	if settings.PacketSize > cluster.MaxPacketSize {
 		_ = c.Close()
 		return nil, command.Usage(fmt.Errorf("--max-packet-size %d: a transaction of etcd has room for %d bytes; "+
-			"choose that or less", settings.PacketSize, most))
+			"choose that or less", settings.PacketSize, cluster.MaxPacketSize))
 	}
 	return c, nil
 }
