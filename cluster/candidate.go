@@ -45,7 +45,7 @@ type observation struct {
 	aliveRevision int64
 }
 
-// Open checks the options, waits until etcd answers, and checks the prefix and etcd's limits.
+// Open checks the options, waits until etcd answers, and checks its version and the prefix.
 // It does not begin to campaign. The error says which option makes no sense, what etcd
 // refuses, or why it did not answer before ctx ended; it wraps ErrForeignData if the prefix
 // holds other keys.
@@ -239,7 +239,7 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 		return nil, nil
 	}
 	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, stop: func() {}}
-	j.term = term{keys: c.keys, claim: claim{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address}}
+	j.term = term{keys: c.keys, claim: claim{Term: rand.Text(), Address: c.options.Address}}
 	wait := j.claim.inherit(seen, c.remember(j.claim), c.options.Standing)
 	if c.options.Member == nil {
 		if err := j.grant(ctx); err != nil {
@@ -258,7 +258,7 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 		return nil, err
 	}
 	c.options.Logger.Info("this process is the active store",
-		slog.String("name", c.options.Name), slog.String("address", c.options.Address), slog.Duration("answers_in", max(from-c.options.Clock(), 0)))
+		slog.String("address", c.options.Address), slog.Duration("answers_in", max(from-c.options.Clock(), 0)))
 	j.start()
 	return j, nil
 }

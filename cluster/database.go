@@ -50,7 +50,7 @@ func (j *Journal) watchDatabase() {
 	for sleep.For(j.life, measurePause) {
 		level = j.measure(level)
 		j.database.full.Store(level == full)
-		if old := j.database.old.Load(); j.options.Compact && (old >= oldBytes || level != roomy && old > 0) {
+		if old := j.database.old.Load(); j.options.Member != nil && (old >= oldBytes || level != roomy && old > 0) {
 			j.compact(old)
 		}
 		if level == full {

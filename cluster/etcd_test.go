@@ -221,7 +221,6 @@ func TestAnEtcdThatCannotKeepTheStoreIsRefusedAtTheStart(t *testing.T) {
 		"a foreign key":        {put("some", "thing"), "another prefix"},
 		"a later format":       {put("format", "tenure store 2"), "another prefix"},
 		"records of no format": {put("r/record", "1"), "another prefix"},
-		"few operations":       {func(_ *testing.T, o *cluster.Options) { o.MaxOperations = 5000 }, "--max-txn-ops"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			options := e.candidateOptions(t, "a")
@@ -269,10 +268,9 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		"not the URL of a member": func(o *cluster.Options) { o.Endpoints = []string{"localhost"} },
 		"without TLS":             func(o *cluster.Options) { o.TLS = &tls.Config{} },
 		"Options.Prefix":          func(o *cluster.Options) { o.Prefix = strings.Repeat("p", 300) },
-		"Options.Name":            func(o *cluster.Options) { o.Name = strings.Repeat("p", 3000) },
+		"Options.Address":         func(o *cluster.Options) { o.Address = strings.Repeat("p", 3000) },
 		"Options.TTL":             func(o *cluster.Options) { o.TTL = 2500 * time.Millisecond },
 		"Options.Standing":        func(o *cluster.Options) { o.Standing = time.Millisecond },
-		"Options.MaxOperations":   func(o *cluster.Options) { o.MaxOperations = statestore.MaxGroup },
 	} {
 		options := valid()
 		change(&options)

@@ -215,7 +215,7 @@ func (j *Journal) loadPage(ctx context.Context, from string, limit int) (*client
 func (j *Journal) Commit(ctx context.Context, batch []statestore.Group) error {
 	ctx, cancel := j.living(ctx)
 	defer cancel()
-	for t, err := range split(batch, j.keys.records, j.options.MaxOperations, maxTransactionBytes) {
+	for t, err := range split(batch, j.keys.records, j.options.operations(), maxTransactionBytes) {
 		if err == nil {
 			err = j.commit(ctx, t)
 		}

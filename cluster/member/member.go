@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/etcdhttp"
@@ -32,7 +33,7 @@ type Member struct {
 	peers  *peers
 	etcd   *embed.Etcd // nil until it has begun; of the goroutine of run, and of all once ready is closed
 
-	eligibility eligibility
+	unable atomic.Pointer[time.Time] // since when its process cannot serve; nil: it can, or has not said yet
 
 	stop    func()
 	ready   chan struct{}
@@ -52,7 +53,9 @@ type Member struct {
 // If a disk fails while the member runs, etcd logs the reason and ends the process.
 func Start(options Options) (*Member, error) {
 	m := &Member{ready: make(chan struct{}), done: make(chan struct{})}
-	m.eligibility.can = !options.Witness
+	if options.Witness {
+		m.unable.Store(new(time.Time)) // from ever on
+	}
 	options.Logger = cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
 	config, err := options.config(&m.quiet)
 	if err != nil {
@@ -150,12 +153,11 @@ func (m *Member) run(ctx context.Context, isNew bool) {
 }
 
 // Configure returns options with what a store beside this member needs: its socket as the only
-// endpoint, its limits, its leadership, the right to compact, and a Standing that fits its election
+// endpoint, the limit of its database, its leadership, and a Standing that fits its election
 // timeout.
 func (m *Member) Configure(options cluster.Options) cluster.Options {
 	options.Endpoints, options.TLS = []string{m.socket}, nil
-	options.MaxOperations = maxOperations
-	options.Compact, options.MaxDatabase = true, m.limit
+	options.MaxDatabase = m.limit
 	options.Member = m
 	if options.Standing == 0 {
 		options.Standing = min(max(m.election()*4/5, cluster.MinStanding), cluster.MaxStanding)

@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 
+	"github.com/tenurelock/tenure/cluster"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/optionerror"
 )
@@ -80,7 +81,6 @@ const (
 const (
 	minDatabase     = 64 << 20 // what is being written and not compacted yet may take half of it
 	defaultQuota    = 8 << 30
-	maxOperations   = 4096
 	maxSocketName   = 100 // bytes; the least that systems allow is 104
 	clientSocket    = "client.sock"
 	compactionAfter = "5m"
@@ -154,7 +154,7 @@ func (o *Options) config(quiet *atomic.Bool) (*embed.Config, error) {
 			fmt.Sprintf("must be at least %d, and at most half of etcd's own quota of %d", minDatabase, c.QuotaBackendBytes))
 	}
 	c.BootstrapDefragThresholdMegabytes = 256 // free in the file: a member that starts then writes it anew
-	c.MaxTxnOps = maxOperations
+	c.MaxTxnOps = cluster.MemberOperations
 	// etcd keeps that many requests in memory and on disk for members that lag behind. Its own
 	// numbers (10,000 and 5,000) are for small requests; these are batches.
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 500, 500

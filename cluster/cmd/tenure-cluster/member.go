@@ -13,7 +13,7 @@ import (
 )
 
 func witnessCommand() *cobra.Command {
-	flags := memberFlags{witness: true}
+	flags := memberFlags{Options: member.Options{Witness: true}}
 	var dir string
 	witness := &cobra.Command{
 		Use:   "witness",
@@ -36,11 +36,11 @@ servers needs it as the third member: docs/pair.md shows it.`,
 					return err
 				}
 				defer m.Close()
-				fmt.Fprintf(cmd.OutOrStdout(), "started member %s with data in %s\n", flags.name, where)
+				fmt.Fprintf(cmd.OutOrStdout(), "started member %s with data in %s\n", flags.Name, where)
 				for working := m.Ready(); ; working = nil {
 					select {
 					case <-working:
-						ready(fmt.Sprintf("running member %s with data in %s", flags.name, where))
+						ready(fmt.Sprintf("running member %s with data in %s", flags.Name, where))
 					case <-m.Done():
 						return m.Err()
 					case <-ctx.Done():
