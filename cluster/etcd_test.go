@@ -141,27 +141,6 @@ func TestInvariant34AnEtcdThatIsFullEndsTheJournalWithTheCure(t *testing.T) {
 	commit(t, journal, group("a", "small"))
 }
 
-// Another program of that etcd may read old revisions. Its operator compacts it.
-func TestAnEtcdThatOthersShareIsNotCompacted(t *testing.T) {
-	e := sharedEtcd(t)
-	client := e.client(t)
-	before, err := client.Get(bounded(t), prefix(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	journal := campaign(t, open(t, e.candidateOptions(t, "a")))
-	load(t, journal)
-	for range 20 { // more than is compacted elsewhere
-		commit(t, journal, statestore.Group{{ID: []byte("a"), Value: make([]byte, 1<<20)}})
-	}
-	if err := journal.Close(); err != nil { // after what it had begun
-		t.Error(err)
-	}
-	if _, err := client.Get(bounded(t), prefix(t), clientv3.WithRev(before.Header.Revision)); err != nil {
-		t.Errorf("a read of what was before the journal: %v", err)
-	}
-}
-
 // Pages are read one after the other; the data between them may be compacted, and the files written anew. That does no
 // harm to commits either.
 func TestLoadReadsManyPagesWhileEtcdIsCompacted(t *testing.T) {
