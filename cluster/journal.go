@@ -74,7 +74,7 @@ func (j *Journal) warnIfSlow(took time.Duration) {
 	}
 	j.tasks.Go(func() {
 		j.options.Logger.Warn("etcd answers slowly: if a proof that this process is the active store takes as long as it is valid, another process takes over; "+
-			"look at the network between the members and at their load, or raise --standing and --election-timeout",
+			"look at the network between the members and at their load, or raise --election-timeout (--etcd-ttl)",
 			slog.Duration("took", took), slog.Duration("valid", j.options.Standing))
 	})
 }

@@ -19,7 +19,6 @@ var optionFlags = map[string]string{
 	"cluster.Prefix":             "etcd-prefix",
 	"cluster.Address":            "advertise",
 	"cluster.TTL":                "etcd-ttl",
-	"cluster.Standing":           "standing",
 	"member.Name":                "member",
 	"member.Cluster":             "cluster",
 	"member.Dir":                 "data",
@@ -28,7 +27,6 @@ var optionFlags = map[string]string{
 	"member.PeerTLS.Certificate": "peer-cert",
 	"member.ClientURL":           "serve-etcd",
 	"member.MaxDatabase":         "max-database",
-	"member.Heartbeat":           "heartbeat-interval",
 	"member.Election":            "election-timeout",
 }
 

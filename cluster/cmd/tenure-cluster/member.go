@@ -23,9 +23,6 @@ servers needs it as the third member: docs/pair.md shows it.`,
 		Example: `witness --member c --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 --peer-ca ca.pem --peer-cert c.pem --peer-key c.key`,
 		Args:    command.Arguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := flags.check(); err != nil {
-				return command.Usage(err)
-			}
 			dir, err := command.Directory(dir)
 			if err != nil {
 				return err

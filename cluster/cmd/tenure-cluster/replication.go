@@ -60,14 +60,10 @@ func (r *replication) Chosen() (bool, error) {
 		return false, fmt.Errorf("--%s needs --member with the name of the member", ofMember)
 	case !withEtcd && ofEtcd != "":
 		return false, fmt.Errorf("--%s needs --etcd with the URLs of etcd", ofEtcd)
-	case withMember:
-		return true, r.member.check()
 	case withEtcd && (r.etcd.cert == "") != (r.etcd.key == ""):
 		return false, errors.New("--etcd-cert and --etcd-key belong together")
-	case !withEtcd && r.etcd.Standing != 0:
-		return false, errors.New("--standing needs --member or --etcd")
 	}
-	return withEtcd, nil
+	return withMember || withEtcd, nil
 }
 
 // KeepsData implements command.Replication.
@@ -117,7 +113,7 @@ func given(flags *pflag.FlagSet) (name string) {
 // etcdFlags are the flags for an etcd that runs already.
 type etcdFlags struct {
 	cluster.Options
-	flags         *pflag.FlagSet // but --etcd, and --standing, which a member has too
+	flags         *pflag.FlagSet // but --etcd
 	ca, cert, key string
 }
 
@@ -135,10 +131,6 @@ func (e *etcdFlags) register(all *pflag.FlagSet) {
 	all.AddFlagSet(flags)
 	all.StringSliceVar(&e.Endpoints, "etcd", nil,
 		"URLs of the members of an etcd that has the data, like https://host:2379, with commas in between")
-	all.DurationVar(&e.Standing, "standing", 0,
-		"how long the active process may answer after it began to ask etcd whether it still is the active one; "+
-			"a process that takes over waits as long; 0: 0.8 of --election-timeout with --member, "+
-			"and half of --etcd-ttl with --etcd")
 }
 
 // tls returns the configuration for connections to etcd, or nil if no flag asks for one.
@@ -172,8 +164,6 @@ func (m *memberFlags) register(all *pflag.FlagSet) {
 	flags.StringVar(&m.PeerTLS.Certificate, "peer-cert", "",
 		"file with the certificate of this member, for both ends of connections, in PEM")
 	flags.StringVar(&m.PeerTLS.Key, "peer-key", "", "file with its private key, in PEM")
-	flags.DurationVar(&m.Heartbeat, "heartbeat-interval", member.DefaultHeartbeat,
-		"how often etcd's leader shows the other members that it is there; the same for all members")
 	flags.DurationVar(&m.Election, "election-timeout", member.DefaultElection,
 		"how long the members wait for etcd's leader before they elect another; "+
 			"several times what a round trip between them and a write to their disks take; the same for all members")
@@ -186,15 +176,4 @@ func (m *memberFlags) register(all *pflag.FlagSet) {
 	m.flags = flags
 	all.AddFlagSet(flags)
 	all.StringVar(&m.Name, "member", "", "name of the member of etcd that this process runs, one of --cluster")
-}
-
-func (m *memberFlags) check() error {
-	switch {
-	case m.Name == "":
-		return errors.New("give --member with the name of this member")
-	case m.Cluster == "":
-		return errors.New("--member needs --cluster with the names and URLs of all members: " +
-			"a=https://a:2380,b=https://b:2380,c=https://c:2380")
-	}
-	return nil
 }
