@@ -148,6 +148,14 @@ func (k *registerKey) mayBegin() bool {
 	return k.begun <= mostOperations
 }
 
+// What clients do to a key, and on which condition, as often as it is here.
+var (
+	kinds      = []Kind{Get, Get, Get, Get, Get, Set, Set, Set, Set, Set, Set, Set, Set, Del, VDel, VDel, VDel}
+	conditions = []transport.Condition{
+		transport.IfMissingOrEqual, transport.IfMissingOrEqual, transport.IfMissingOrEqual, transport.IfMissing, transport.Always, transport.Always,
+	}
+)
+
 // begin returns a random operation, and false if there were enough.
 func (k *registerKey) begin(g *registers, of *generation, client int, own *int, random *rand.Rand) (o Operation, ok bool) {
 	if !k.mayBegin() {
@@ -156,28 +164,14 @@ func (k *registerKey) begin(g *registers, of *generation, client int, own *int, 
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	o.Key = k.name
-	switch n := random.IntN(100); {
-	case n < 30:
-		o.Kind = Get
-	case n < 78:
-		o.Kind = Set
-	case n < 84:
-		o.Kind = Del
-	default:
-		o.Kind = VDel
-	}
+	o.Kind = kinds[random.IntN(len(kinds))]
 	*own++
 	o.Value = fmt.Sprintf("%d-%d", client, *own)
 	if o.Kind == VDel || random.IntN(3) == 0 {
 		o.Value = k.last // a renewal, perhaps another client's
 	}
 	if o.Kind == Set {
-		switch random.IntN(6) {
-		case 0, 1, 2:
-			o.Condition = transport.IfMissingOrEqual
-		case 3:
-			o.Condition = transport.IfMissing
-		}
+		o.Condition = conditions[random.IntN(len(conditions))]
 		switch {
 		case k.brief && random.IntN(3) > 0:
 			o.TTL = time.Duration(10+random.IntN(60)) * time.Millisecond

@@ -303,7 +303,7 @@ func (h *harness) choose() Life {
 	if n >= len(points) {
 		return life
 	}
-	life.Point, life.Pass = points[n], 1+h.random.IntN(20) // about as often as a slow store passes one in a second
+	life.Point, life.Pass = points[n], 1+h.random.IntN(80) // or the life ends without it
 	return life
 }
 
