@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/tenurelock/tenure/internal/sleep"
@@ -289,19 +288,20 @@ func (j *Journal) firstProof(ctx context.Context) (began time.Duration, err erro
 }
 
 // win takes the election key if it still is as it was seen, and sets revision if it has.
-func (j *Journal) win(ctx context.Context, seen observation) (err error) {
-	takes := j.takes(seen)
-	j.revision, err = do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (won int64, err error) {
-		response, err := client.Do(ctx, takes)
-		switch {
-		case errors.Is(err, rpctypes.ErrLeaseNotFound):
-			return 0, final{err}
-		case err != nil:
-			return 0, err
-		}
-		return j.took(response.Txn()), nil
-	})
+func (j *Journal) win(ctx context.Context, seen observation) error {
+	response, err := j.transact(ctx, j.options.patience(), j.takes(seen))
+	if err == nil {
+		j.revision = j.took(response)
+	}
 	return err
+}
+
+// transact carries a transaction out: see do.
+func (j *Journal) transact(ctx context.Context, patience time.Duration, op clientv3.Op) (*clientv3.TxnResponse, error) {
+	return do(ctx, j.endpoints, patience, func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
+		response, err := client.Do(ctx, op)
+		return response.Txn(), err
+	})
 }
 
 // observe follows the election until the candidate is closed. A watch wakes it early; it
