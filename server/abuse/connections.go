@@ -1,20 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -51,7 +43,11 @@ var connectionAttacks = []attack{{
 		// again it has to clear.
 		for range 4 {
 			round, cancel := context.WithTimeout(context.Background(), t.duration/4)
-			t.holdSilent(round, t.n(3_000), []byte{0x10, 0xf0, 0xff, 0x3f, 0})
+			t.keepConnecting(round, t.n(3_000), func(conn *net.TCPConn) {
+				_, _ = conn.Write([]byte{0x10, 0xf0, 0xff, 0x3f, 0})
+				_, _ = conn.Read(make([]byte, 1)) // ends with the connection
+				sleep.For(round, 250*time.Millisecond)
+			})
 			cancel()
 		}
 	},
@@ -118,56 +114,4 @@ var connectionAttacks = []attack{{
 			hangUp(t.eachOf(t.n(500), 1, rawmqtt.Login{ID: "will-", Will: will}, func(*peer) {})...)
 		}
 	},
-}, {
-	// It sends one ClientHello, which offers P-521 only, on 64 connections at a time to a server with a key of
-	// RSA-4096, as fast as it gets answers.
-	name: "replayed ClientHellos",
-	tls:  true,
-	p99:  20 * time.Millisecond,
-	run: func(t *target) {
-		near, far := net.Pipe()
-		go func() { // ends with the pipe
-			_ = tls.Client(near, &tls.Config{InsecureSkipVerify: true, CurvePreferences: []tls.CurveID{tls.CurveP521}}).Handshake()
-		}()
-		hello := make([]byte, 8<<10)
-		n, err := far.Read(hello)
-		_ = far.Close()
-		t.need(err)
-		t.keepConnecting(t.lasting(), 64, func(conn *net.TCPConn) {
-			if _, err := conn.Write(hello[:n]); err == nil {
-				_, _ = io.ReadFull(conn, make([]byte, 6))
-			}
-		})
-	},
 }}
-
-// holdSilent opens connections, sends a few bytes on each, and holds them until ctx ends.
-// It replaces each connection that the server closes.
-func (t *target) holdSilent(ctx context.Context, n int, opening []byte) {
-	t.keepConnecting(ctx, n, func(conn *net.TCPConn) {
-		_, _ = conn.Write(opening)
-		_, _ = conn.Read(make([]byte, 1)) // ends with the connection
-		sleep.For(ctx, 250*time.Millisecond)
-	})
-}
-
-// writeCertificate writes a certificate that has signed itself and its key to one file, and returns flags for it.
-func writeCertificate(folder string) ([]string, error) {
-	key, err := rsa.GenerateKey(rand.Reader, 4096)
-	if err != nil {
-		return nil, err
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, err
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, err
-	}
-	path, both := filepath.Join(folder, "tls.pem"), new(bytes.Buffer)
-	_ = pem.Encode(both, &pem.Block{Type: "CERTIFICATE", Bytes: certificate}) // a Buffer takes everything
-	_ = pem.Encode(both, &pem.Block{Type: "PRIVATE KEY", Bytes: secret})
-	return []string{"--tls-cert", path, "--tls-key", path}, os.WriteFile(path, both.Bytes(), 0o600)
-}

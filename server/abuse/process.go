@@ -186,13 +186,6 @@ func (r *runner) serverCommand(ctx context.Context, a attack, folder string) (*e
 		}
 		arguments = append(arguments, "--auth", path)
 	}
-	if a.tls {
-		flags, err := writeCertificate(folder)
-		if err != nil {
-			return nil, err
-		}
-		arguments = append(arguments, flags...)
-	}
 	return exec.CommandContext(ctx, r.tenure, arguments...), nil
 }
 

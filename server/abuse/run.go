@@ -21,8 +21,6 @@ type attack struct {
 	// users makes the server check passwords, with a bcrypt cost of 10 where costly, and
 	// else with the least there is.
 	users, costly bool
-	// tls makes the server speak TLS, with a key of RSA-4096.
-	tls bool
 	// serve are more flags for `tenure serve`.
 	serve []string
 	// slowDisk keeps the store on a file whose commits take 20 ms more; else it is in memory. One in a
