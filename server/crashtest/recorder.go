@@ -34,9 +34,8 @@ var least = map[string]float64{
 
 // Report is what a run did and found.
 type Report struct {
-	// Cycles is how often the store was killed, and Deaths where.
+	// Cycles is how often the store was killed.
 	Cycles int
-	Deaths map[string]int
 	// Violation is the first that was found; nil if the store kept what it must.
 	Violation error
 	Counts    map[string]int
@@ -62,9 +61,6 @@ func (r *Report) Err() error {
 // String returns the report, a line for each count.
 func (r *Report) String() string {
 	text := fmt.Sprintf("%d crashes in %v; violation: %v", r.Cycles, r.Took.Round(time.Second), r.Violation)
-	for _, where := range slices.Sorted(maps.Keys(r.Deaths)) {
-		text += fmt.Sprintf("\nkilled %s: %d", where, r.Deaths[where])
-	}
 	for _, what := range slices.Sorted(maps.Keys(r.Counts)) {
 		text += fmt.Sprintf("\n%s: %d", what, r.Counts[what])
 	}
@@ -84,10 +80,7 @@ type recorder struct {
 }
 
 func newRecorder() *recorder {
-	return &recorder{
-		began: time.Now(), broken: make(chan struct{}),
-		report: Report{Deaths: make(map[string]int), Counts: make(map[string]int)},
-	}
+	return &recorder{began: time.Now(), broken: make(chan struct{}), report: Report{Counts: make(map[string]int)}}
 }
 
 // now returns the time on the clock of the run.
@@ -99,13 +92,6 @@ func (r *recorder) count(what string, n int) int {
 	defer r.mu.Unlock()
 	r.report.Counts[what] += n
 	return r.report.Counts[what]
-}
-
-// died notes where the store was killed.
-func (r *recorder) died(where string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.report.Deaths[where]++
 }
 
 // violated notes what a store must not do, if it is the first.

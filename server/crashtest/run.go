@@ -239,7 +239,7 @@ func (h *harness) start(ctx context.Context, life Life) error {
 	defer cancel()
 	err := h.store.Start(ctx, life)
 	if errors.Is(err, ErrDied) && life.Point != "" {
-		h.recorder.died(string(life.Point))
+		h.recorder.count("killed "+string(life.Point), 1)
 		err = h.store.Start(ctx, Life{})
 	}
 	if err != nil && ctx.Err() == nil && h.cycles > 0 {
@@ -279,12 +279,12 @@ func (h *harness) cycle(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-h.store.Died():
-			h.recorder.died(cmp.Or(string(life.Point), "by itself"))
+			h.recorder.count("killed "+cmp.Or(string(life.Point), "by itself"), 1)
 			return nil
 		case <-look.C:
 		}
 	}
-	h.recorder.died("at any time")
+	h.recorder.count("killed at any time", 1)
 	return nil
 }
 
