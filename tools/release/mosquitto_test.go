@@ -31,23 +31,15 @@ func startUntil(t *testing.T, ready string, cmd *exec.Cmd) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(ended)
-	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		await.Receive(ended)
+		_ = await.Result(cmd.Wait)
 	})
-	await.Until(func() bool {
-		select {
-		case <-ended:
-			t.Fatalf("%s ended:\n%s", cmd.Path, said.String())
-		default:
+	for end := time.Now().Add(await.Patience); !strings.Contains(said.String(), ready); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s does not say %q:\n%s", cmd.Path, ready, said.String())
 		}
-		return strings.Contains(said.String(), ready)
-	})
+	}
 }
 
 // mosquitto runs with the configuration as it is, except for where its files are, and a store and two
