@@ -135,8 +135,9 @@ type world struct {
 }
 
 const (
-	// servesWithin is the bound of a takeover in ticks: a repeated request and a pause, and 1.1 standings on a slow clock.
-	servesWithin = 2 + 1 + 13
+	// servesWithin is the bound of a takeover in ticks: a repeated request and a pause, a proof by which the process that leads
+	// learns that a transaction that came late has deposed it, and 1.1 standings on a slow clock.
+	servesWithin = 2 + 1 + 3 + 13
 	// resignedWithin is the same after a resignation.
 	resignedWithin = 2
 	never          = 6 // ticks: longer than Former.Idle is in key
@@ -387,7 +388,7 @@ func (w *world) do(m explore.Move) error {
 	case leave:
 		rough := w.rough || !p.serving
 		w.fault()
-		w.rough, w.gentle = rough, p.answers() && w.leader == m.A && !slices.ContainsFunc(w.messages, func(m message) bool { return m.held })
+		w.rough, w.gentle = rough, p.answers() && w.leader == m.A && w.active.revision == p.term.revision && !slices.ContainsFunc(w.messages, func(m message) bool { return m.held })
 		p.leaves = true
 		w.close(m.A)
 	case crash:
