@@ -123,6 +123,23 @@ var memoryAttacks = []attack{{
 		}
 	},
 }, {
+	// It sends all but the last byte of a message of 1 MiB on each of 500 connections, and keeps these open.
+	name:   "packets without their last byte",
+	memory: 384, // 256 MiB for incoming packets, and the messages in them
+	run: func(t *target) {
+		packet := rawmqtt.Message{Topic: "unread", Payload: make([]byte, 1<<20-100)}.Packet()
+		t.each(t.n(500), 4, "hold-", func(p *peer) { _ = p.send(packet[:len(packet)-1]) })
+		time.Sleep(t.duration)
+	},
+}, {
+	// It has 300 clients subscribe with 1,000 filters of 1 KiB each.
+	name:   "long filters",
+	memory: 384, // 256 MiB for subscriptions, and the packets that ask for them
+	run: func(t *target) {
+		t.each(t.n(300), 8, "s-", func(p *peer) { _ = p.subscribe(0, p.filters("", 1000)...) })
+		time.Sleep(t.duration)
+	},
+}, {
 	// It watches a million keys on one connection, and hangs up.
 	name:   "a million watches",
 	memory: 128,
