@@ -32,8 +32,7 @@ type Elector struct {
 	since       time.Time       // when the campaign or the function of the term began
 	notified    <-chan error    // closed when the observer has returned from what was told last
 
-	tasks  sync.WaitGroup // what Run waits for
-	logged string         // the latest phase that was logged, with its cause; only log uses it
+	tasks sync.WaitGroup // what Run waits for
 }
 
 // New returns an elector that campaigns for name, which is a key in the store.
@@ -50,7 +49,9 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 	}
 	options.Lease.Holder = cmp.Or(options.Lease.Holder, client.ClientID())
 	options.Logger = client.Dispatched(options.Logger) // among the lines of the lease, which gets the program's
-	e := &Elector{client: client, options: options, status: Status{Phase: Stopped, Since: time.Now()}}
+	none := make(chan error)
+	close(none)
+	e := &Elector{client: client, options: options, notified: none, status: Status{Phase: Stopped, Since: time.Now()}}
 	options.Lease.OnWaiting = e.standBy
 	var err error
 	if e.lease, err = lease.New(client, name, options.Lease); err != nil {
@@ -81,10 +82,7 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 		e.set(func() { e.enterLocked(Stopped, err) })
 		e.running.Store(false)
 	}()
-	none := make(chan error)
-	close(none)
-	e.set(func() { e.notified = none })
-	r := &run{Elector: e, lead: lead, began: time.Now(), phases: phases{options: &e.options}, standby: none,
+	r := &run{Elector: e, lead: lead, began: time.Now(), phases: phases{options: &e.options},
 		periods: make(chan context.Context, 1), changed: make(chan struct{}, 1)}
 	defer e.tasks.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -129,7 +127,7 @@ type Term struct {
 	ctx    context.Context // of the function: ends with the healthy period, with the tenure, by Resign, or to hand over
 	cancel context.CancelCauseFunc
 
-	function <-chan error // what the leader function returns; nil: it does not run; only the goroutine of Run uses it
+	function <-chan error // what the leader function returns; only the goroutine of Run uses it
 }
 
 // Guard returns the guard through which to write: it attaches the term's token

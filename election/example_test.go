@@ -102,29 +102,3 @@ func ExampleOptions_health() {
 	// released unhealthy: the drive does not answer
 	// standby unhealthy: the drive does not answer
 }
-
-// A status page, a metric or a log line asks for the status at any time.
-func ExampleElector_Status() {
-	client, end := dial()
-	defer end()
-	elector, err := election.New(client, "press-7/active", election.Options{TTL: 2 * time.Second})
-	if err != nil {
-		log.Fatal(err)
-	}
-	show := func() {
-		s := elector.Status()
-		fmt.Printf("%v, term %d, leader %q, cause %v\n", s.Phase, s.Term, s.Leader, s.Cause)
-	}
-	show()
-	ctx, stop := context.WithCancel(context.Background())
-	_ = elector.Run(ctx, func(ctx context.Context, term *election.Term) error {
-		show()
-		stop() // a program would work here until ctx ends
-		return nil
-	})
-	show()
-	// Output:
-	// stopped, term 0, leader "", cause <nil>
-	// active, term 1, leader "gateway-a", cause <nil>
-	// stopped, term 1, leader "", cause context canceled
-}

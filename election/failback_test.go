@@ -159,24 +159,6 @@ func TestAPreferredNodeGetsTheLeadBackAfterItsHoldDown(t *testing.T) {
 	}
 }
 
-func TestALeaderDoesNotYieldBeforeItLedForTheHoldDown(t *testing.T) {
-	for failBackAfter, want := range map[time.Duration]time.Duration{failBackAfter: failBackAfter, 0: ttl} {
-		withStore(t, func(t *testing.T, store *transporttest.Store) {
-			leader := newCandidate(t, store, "node-1", election.Options{Rank: 1, FailBackAfter: failBackAfter})
-			hasty := newCandidate(t, store, "node-0", election.Options{FailBackAfter: 1})
-			leader.run(t, serve)
-			time.Sleep(ttl)
-			began, _ := leader.last(election.Active)
-			hasty.run(t, serve)
-			time.Sleep(10 * ttl)
-			hasty.mustLead(t)
-			if drained, _ := leader.last(election.Draining); drained.Since.Sub(began.Since) != want {
-				t.Errorf("it yielded after %v, want %v", drained.Since.Sub(began.Since), want)
-			}
-		})
-	}
-}
-
 func TestAFailBackRequestIsDeletedWhenItsNodeLeadsEndsOrBecomesUnhealthy(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -204,8 +186,8 @@ func TestAFailBackRequestIsDeletedWhenItsNodeLeadsEndsOrBecomesUnhealthy(t *test
 				}
 				for range 10 { // for as long as it waits
 					time.Sleep(ttl)
-					if request := leader.request(t); request != "node-b:0" {
-						t.Errorf("request %q, want node-b:0", request)
+					if request := leader.request(t); request != "node-b:rank=0&state=rank&tenure=&to=" {
+						t.Errorf("request %q, want one of node-b", request)
 					}
 				}
 				test.end(preferred, leader, &health)
@@ -246,7 +228,7 @@ func TestInvariant26AForgedNotificationOfARequestEndsNoTerm(t *testing.T) {
 		_, nonce, _ := strings.Cut(leader.leader(t).Value, ":")
 		looks := leader.requests(requestsKey)
 		for range 5 {
-			for _, value := range []string{"forger:0", "forger:state=ready&tenure=node-a%3A" + nonce + "&to=forger"} {
+			for _, value := range []string{"forger:rank=0&state=rank", "forger:rank=0&state=ready&tenure=node-a%3A" + nonce + "&to=forger"} {
 				leader.conn.Forge(transport.Notification{Key: requestsKey, Payload: resp3.AppendCommand(nil, "NOTIFY", "SET", "VALUE", value)})
 				time.Sleep(ttl / 100)
 			}
@@ -360,18 +342,16 @@ func TestASwitchoverToANameThatIsNotThereEndsNoTerm(t *testing.T) {
 
 func TestASwitchoverThatCannotBeEndsAtOnce(t *testing.T) {
 	for _, test := range []struct {
-		name    string
-		options election.Options
-		leaves  bool // no node leads
-		to      string
-		want    error
+		name   string
+		leaves bool // no node leads
+		to     string
+		want   error
 	}{
-		{"the leader refuses", election.Options{RefuseSwitchover: true}, false, "node-1", election.ErrSwitchoverRefused},
-		{"no node leads", election.Options{}, true, "node-1", election.ErrNoLeader},
-		{"to the leader", election.Options{}, false, "node-0", nil},
+		{"no node leads", true, "node-1", election.ErrNoLeader},
+		{"to the leader", false, "node-0", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			trio(t, false, test.options, [3]int{}, func(t *testing.T, candidates [3]*candidate, operator *transport.Client) {
+			trio(t, false, election.Options{}, [3]int{}, func(t *testing.T, candidates [3]*candidate, operator *transport.Client) {
 				for _, c := range candidates {
 					if test.leaves {
 						_ = c.stop()
@@ -388,22 +368,6 @@ func TestASwitchoverThatCannotBeEndsAtOnce(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The refusal stands until the client that asked has looked, however short the TTL is.
-func TestARefusedSwitchoverIsReportedForAShortTTL(t *testing.T) {
-	withStore(t, func(t *testing.T, store *transporttest.Store) {
-		short := election.Options{TTL: 500 * time.Millisecond, RefuseSwitchover: true}
-		leader := newCandidate(t, store, "node-0", short)
-		leader.run(t, serve)
-		time.Sleep(10 * short.TTL)
-		leader.mustLead(t)
-		other := newCandidate(t, store, "node-1", election.Options{TTL: short.TTL})
-		other.run(t, serve)
-		if _, err := switchover(t, other.client, "node-1", 10*time.Second); !errors.Is(err, election.ErrSwitchoverRefused) {
-			t.Error(err)
-		}
-	})
 }
 
 func TestASwitchoverWaitsForALeaderThatDrains(t *testing.T) {
@@ -429,7 +393,7 @@ func TestACandidateThatSaidItIsReadyAndDiesDelaysTheOthersByAQuarterOfATTL(t *te
 		_, nonce, _ := strings.Cut(candidates[0].leader(t).Value, ":")
 		_ = candidates[2].stop() // its word is written by this test
 		asked := time.Now()
-		ready := []byte("node-2:state=ready&tenure=node-0%3A" + nonce + "&to=node-2")
+		ready := []byte("node-2:rank=0&state=ready&tenure=node-0%3A" + nonce + "&to=node-2")
 		if _, err := operator.Set(t.Context(), requestsKey, ready, transport.SetOptions{TTL: ttl}); err != nil {
 			t.Fatal(err)
 		}

@@ -54,43 +54,6 @@ func TestRunEndsWithItsContextOrItsClient(t *testing.T) {
 	}
 }
 
-// slowToEnd is a Conn with requests that fail permanently before it reports its end.
-type slowToEnd struct {
-	*transporttest.Conn
-	report <-chan struct{}
-}
-
-func (c slowToEnd) Start(events transport.Events) {
-	ended := events.Ended
-	events.Ended = func(cause error) {
-		await.Receive(c.report)
-		ended(cause)
-	}
-	c.Conn.Start(events)
-}
-
-// A request may fail before the client reports its end.
-func TestRunEndsWhenARequestFailsPermanently(t *testing.T) {
-	for _, leads := range []bool{false, true} {
-		withStore(t, func(t *testing.T, store *transporttest.Store) {
-			conn, report := store.Connect("node-a"), make(chan struct{})
-			ending := candidateOn(t, slowToEnd{conn, report}, conn, election.Options{HoldOff: time.Hour})
-			t.Cleanup(func() { close(report) })
-			other := newCandidate(t, store, "node-b", election.Options{})
-			if leads {
-				runBoth(t, ending, other)
-			} else {
-				runBoth(t, other, ending)
-			}
-			go store.Connect("node-a") // takes over
-			time.Sleep(3 * ttl)
-			if err, ended := ending.ended(); !ended || !errors.Is(err, transport.ErrSessionTakenOver) {
-				t.Errorf("Run has returned %t, %v, want ErrSessionTakenOver", ended, err)
-			}
-		})
-	}
-}
-
 func TestInvariant50ARefusalNeverEndsAnElectionAndStandbySaysWhy(t *testing.T) {
 	for _, test := range []struct {
 		refusal error
@@ -164,8 +127,8 @@ func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 			}
 			options := election.Options{
 				Claim: []string{key}, FailBackAfter: ttl, HealthEvery: every,
-				Health:  func(context.Context) error { return works(func() {}) },
-				Standby: func(ctx context.Context) error { return works(func() { await.Receive(ctx.Done()) }) },
+				Health:   func(context.Context) error { return works(func() {}) },
+				Observer: func(election.Status) { _ = works(func() {}) },
 			}
 			candidates := ranked(t, store, 2, options)
 			for i := range candidates {

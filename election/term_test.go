@@ -182,8 +182,6 @@ func TestInvariant45AnotherFunctionThatFailsHarmsNoMoreThanItHasTo(t *testing.T)
 		unfit  bool // the node does not lead then
 		logged string
 	}{
-		{"the standby function", election.Options{Standby: func(context.Context) error { panic("cold") }}, false, "the standby function panicked: cold"},
-		{"the standby function", election.Options{Standby: func(context.Context) error { return errJammed }}, false, "the press is jammed"},
 		{"the observer", election.Options{Observer: func(election.Status) { panic("cold") }}, false, "the observer panicked: cold"},
 		{"the health check", election.Options{Health: func(context.Context) error { panic("cold") }}, true, "the health check panicked: cold"},
 	} {
@@ -247,103 +245,24 @@ func TestTheLeaseOfAFormerTermDoesNotKeepANodeFromLeading(t *testing.T) {
 	}
 }
 
-func TestTheStandbyFunctionRunsWhileTheNodeWaitsAndReturnsBeforeAnythingIsClaimed(t *testing.T) {
-	const coolingDown = ttl / 2
-	events := make(chan string, 20)
-	pair(t, election.Options{}, election.Options{
-		Claim: []string{key},
-		Standby: func(ctx context.Context) error {
-			events <- "warm"
-			await.Receive(ctx.Done())
-			time.Sleep(coolingDown)
-			events <- "returned"
-			return ctx.Err()
-		},
-		Observer: func(transition election.Status) { events <- string(transition.Phase) },
-	}, func(t *testing.T, first, second *candidate) {
-		happened := func(want ...string) {
-			t.Helper()
-			for _, event := range want {
-				if len(events) == 0 || await.Receive(events) != event {
-					t.Errorf("it did not do %q in the order %q", event, want)
-				}
-			}
-		}
-		first.run(t, serve)
-		synctest.Wait()
-		second.run(t, serve)
-		time.Sleep(5 * ttl)
-		happened("standby", "warm")
-		resigned := time.Now()
-		first.Resign()
-		time.Sleep(5 * ttl)
-		happened("returned", "claiming", "active")
-		active, _ := second.last(election.Active)
-		if took := active.Since.Sub(resigned); took < coolingDown || took > coolingDown+10*time.Millisecond {
-			t.Errorf("it led after %v, its standby function takes %v to return", took, coolingDown)
-		}
-		second.Resign()
-		time.Sleep(5 * ttl)
-		happened("draining", "released", "standby", "warm")
-	})
-}
-
-func TestTheLeaseIsReleasedIfTheStandbyFunctionDoesNotReturn(t *testing.T) {
+// It stands still while it claims.
+func TestInvariant2NoTermStartsAfterTheProcessStoodStill(t *testing.T) {
 	withStore(t, func(t *testing.T, store *transporttest.Store) {
-		release := make(chan struct{})
-		first := newCandidate(t, store, "node-a", election.Options{Standby: func(context.Context) error {
-			await.Receive(release)
-			return nil
-		}})
-		second := newCandidate(t, store, "node-b", election.Options{})
-		first.run(t, serve)
-		synctest.Wait()
-		second.run(t, serve)
-		time.Sleep(ttl)
-		second.mustLead(t)
-		_ = second.stop()
-		if _, terms := first.last(election.Active); terms != 0 {
-			t.Error("it led while its standby function ran")
-		}
-		for _, phase := range []election.Phase{election.Released, election.Standby} {
-			if transition, _ := first.last(phase); !errors.Is(transition.Cause, election.ErrNotReady) {
-				t.Errorf("%v because of %v, want ErrNotReady", phase, transition.Cause)
+		var machine suspendedClock
+		first := newCandidate(t, store, "node-a", election.Options{Claim: []string{key}, Lease: lease.Options{Clock: machine.clock()}})
+		first.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			if strings.Contains(string(request.Payload), key) {
+				machine.suspend(ttl)
 			}
-		}
-		time.Sleep(5 * ttl)
-		first.mustBeFree(t)
-		close(release)
-		time.Sleep(ttl/2 + ttl/10) // the hold-off
-		first.mustLead(t)
-	})
-}
-
-func TestInvariant2NoTermStartsAfterAFunctionInWhichTheProcessStoodStill(t *testing.T) {
-	for _, in := range []election.Phase{"", election.Claiming, election.Active} { // the standby function; the observer
-		withStore(t, func(t *testing.T, store *transporttest.Store) {
-			var machine suspendedClock
-			first := newCandidate(t, store, "node-a", election.Options{
-				Claim: []string{key}, Lease: lease.Options{Clock: machine.clock()},
-				Standby: func(ctx context.Context) error {
-					if await.Receive(ctx.Done()); in == "" {
-						machine.suspend(ttl)
-					}
-					return nil
-				},
-				Observer: func(transition election.Status) {
-					if transition.Phase == in {
-						machine.suspend(ttl)
-					}
-				},
-			})
-			first.run(t, func(context.Context, *election.Term) error {
-				t.Errorf("%v: the function ran", in)
-				return nil
-			})
-			synctest.Wait()
-			if released, _ := first.last(election.Released); !errors.Is(released.Cause, lease.ErrDeadlinePassed) {
-				t.Errorf("%v: released because of %v, want ErrDeadlinePassed", in, released.Cause)
-			}
+			return transporttest.Fault{}
 		})
-	}
+		first.run(t, func(context.Context, *election.Term) error {
+			t.Error("the function ran")
+			return nil
+		})
+		synctest.Wait()
+		if released, _ := first.last(election.Released); !errors.Is(released.Cause, lease.ErrDeadlinePassed) {
+			t.Errorf("released because of %v, want ErrDeadlinePassed", released.Cause)
+		}
+	})
 }

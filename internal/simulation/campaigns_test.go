@@ -36,13 +36,12 @@ func (c *checker) checkStatus(p *process) {
 		return
 	}
 	inTerm, leads := !status.Token.IsZero(), status.Phase == election.Claiming || status.Phase == election.Active
-	if inTerm != (leads || status.Phase == election.Draining || status.Phase == election.Released) ||
-		inTerm && status.Term == 0 || leads && status.Cause != nil || leads && !status.HoldOffUntil.IsZero() {
+	if inTerm != (leads || status.Phase == election.Draining || status.Phase == election.Released) || leads && status.Cause != nil {
 		c.violation("%s: the status contradicts itself: %v", p.name, status)
 	}
 	// A request that is under way keeps its caller until a suspended machine wakes.
 	if status.Phase == election.Active && !p.leads.Load() && time.Since(status.Since) > ttl && !p.node.isSuspended() {
-		c.violation("%s holds the lease for its observer only: %v", p.name, status)
+		c.violation("%s holds the lease and does not call its function: %v", p.name, status)
 	}
 }
 

@@ -220,11 +220,6 @@ func (p *process) elect() {
 		p.node.block("the health check")
 		return nil
 	}
-	options.Standby = func(ctx context.Context) error {
-		sleep.For(ctx, hour)
-		p.node.block("the standby function")
-		return nil
-	}
 	options.Observer = func(t election.Status) {
 		p.node.sim.tracef("%s: %v", p.name, t)
 		p.node.block("the observer")

@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -138,27 +137,6 @@ func TestSwitchoverSaysWhyNothingWasHandedOver(t *testing.T) {
 	if got := invoke(t, "", "switchover", "free", "--broker", address); got.code != exitMissing || !strings.Contains(got.stderr, "no node leads") {
 		t.Errorf("%+v", got)
 	}
-	elector, err := election.New(dialTest(t, address, "gateway-a"), "kept", election.Options{RefuseSwitchover: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	leads, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = elector.Run(ctx, func(ctx context.Context, _ *election.Term) error {
-			close(leads)
-			await.Receive(ctx.Done())
-			return nil
-		})
-	}()
-	await.Receive(leads)
-	got := invoke(t, "", "switchover", "kept", "--broker", address)
-	if got.code != exitRefused || !strings.Contains(got.stderr, "the leader refuses to hand over") {
-		t.Errorf("%+v", got)
-	}
-	cancel()
-	await.Receive(ended)
 }
 
 func TestACommandInTheChildDoesNotEndTheConnectionOfItsParent(t *testing.T) {

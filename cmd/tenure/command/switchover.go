@@ -27,8 +27,8 @@ func switchoverCommand() *cobra.Command {
 		Short: "Make the leader of an election hand over, to a candidate by name or to any other",
 		Long: `Ask the leader of an election to drain and hand over, to the candidate of --to or to any
 other one that is ready, and print for how long none led. The exit code is 101 if none
-is ready within --wait, 100 if another one than --to took over, 104 if the leader
-refuses, and 105 if none leads. The client needs the right to write the key NAME/bid.`,
+is ready within --wait, 100 if another one than --to took over, and 105 if none leads. The
+client needs the right to write the key NAME/bid.`,
 		Example: "switchover press-7/active --to gateway-b",
 	}, &s.connection, s.run)
 	flags := cmd.Flags()
@@ -45,8 +45,6 @@ func (s *switchoverFlags) run(cmd *cobra.Command, client *transport.Client, argu
 	switch {
 	case errors.Is(err, election.ErrNoLeader) && waiting.Err() == nil:
 		return exitWith(exitMissing, err)
-	case errors.Is(err, election.ErrSwitchoverRefused):
-		return exitWith(exitRefused, err)
 	case errors.Is(err, election.ErrOtherLeads):
 		return exitWith(exitHeld, err)
 	case errors.As(err, new(*timeoutError)):
