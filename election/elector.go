@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,16 +35,10 @@ type Elector struct {
 }
 
 // New returns an elector that campaigns for name, which is a key in the store.
-// The error says which option makes no sense and which values would do; it matches
-// fencing.ErrLeaseKey if Options.Claim has a key of the election itself.
+// The error says which option makes no sense and which values would do.
 func New(client *transport.Client, name string, options Options) (*Elector, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("election: %q: %w", name, err)
-	}
-	for _, key := range []string{name, requestKey(name)} {
-		if slices.Contains(options.Claim, key) {
-			return nil, fmt.Errorf("election: Options.Claim has %q: %w", key, fencing.ErrLeaseKey)
-		}
 	}
 	options.Lease.Holder = cmp.Or(options.Lease.Holder, client.ClientID())
 	options.Logger = client.Dispatched(options.Logger) // among the lines of the lease, which gets the program's

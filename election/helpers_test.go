@@ -218,16 +218,6 @@ func (f *fitness) check(context.Context) error {
 	return nil
 }
 
-// suspendedClock is the clock of a machine that a test suspends: no timer notices.
-type suspendedClock struct{ by atomic.Int64 }
-
-func (s *suspendedClock) clock() func() time.Duration {
-	steady := lease.SystemClock
-	return func() time.Duration { return steady() + time.Duration(s.by.Load()) }
-}
-
-func (s *suspendedClock) suspend(by time.Duration) { s.by.Store(int64(by)) }
-
 // stubborn is a candidate for which a test can refuse SETs of the lease's key, with any error.
 type stubborn struct {
 	*candidate

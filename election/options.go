@@ -24,7 +24,7 @@ type Options struct {
 	// nil, the Logger below is used. Lease.Trace gets the attempts, renewals and tenures of this node.
 	Lease lease.Options
 	// Claim lists keys that a new leader protects with its token before its function starts, so
-	// that no write of its predecessor can follow. The key of the lease is not allowed.
+	// that no write of its predecessor can follow. With a key of the election itself no term begins.
 	Claim []string
 	// HoldOff is how long a node stays out after it ended its own term (it resigned, was
 	// unhealthy or handed over, or its function returned or failed), so that another node gets
@@ -88,12 +88,11 @@ func (o *Options) complete() error {
 			Problem: fmt.Sprintf("does not exist; the best rank is 0, and the worst is %d", maxRank)}
 	}
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
-	for _, duration := range []struct {
-		field string
-		value time.Duration
-	}{{"HoldOff", o.HoldOff}, {"HealthEvery", o.HealthEvery}, {"HealthTimeout", o.HealthTimeout}, {"FailBackAfter", o.FailBackAfter}} {
-		if duration.value < 0 {
-			return &transport.OptionError{Package: "election", Field: duration.field, Value: duration.value, Problem: "is negative; 0 means the default"}
+	for field, value := range map[string]time.Duration{
+		"HoldOff": o.HoldOff, "HealthEvery": o.HealthEvery, "HealthTimeout": o.HealthTimeout, "FailBackAfter": o.FailBackAfter,
+	} {
+		if value < 0 {
+			return &transport.OptionError{Package: "election", Field: field, Value: value, Problem: "is negative; 0 means the default"}
 		}
 	}
 	o.HoldOff = cmp.Or(o.HoldOff, o.TTL/2)

@@ -119,8 +119,7 @@ func (r *run) afterCrash(ctx context.Context) error {
 	}
 	look, cancel := context.WithTimeout(ctx, r.options.requestTimeout())
 	defer cancel()
-	holder, err := r.lease.Holder(look)
-	if err != nil || holder.Name != r.options.Lease.Holder {
+	if holder, _ := r.lease.Holder(look); holder.Name != r.options.Lease.Holder { // also if that is not known
 		return nil
 	}
 	r.standBy(ErrCrashed)
@@ -162,10 +161,8 @@ func (r *run) drain(t *Term, cause error) {
 func (r *run) release(t *Term, cause error) result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), r.options.TTL)
 	defer cancel()
-	switch err := t.tenure.Release(ctx); {
-	case err == nil:
-	case errors.Is(err, lease.ErrConnectionLost): // as it is meant to be: the broker releases the lease by the Will
-	default:
+	// A lost connection is as it is meant to be: the broker releases the lease by the Will.
+	if err := t.tenure.Release(ctx); err != nil && !errors.Is(err, lease.ErrConnectionLost) {
 		r.options.Logger.Warn("the lease could not be released", "lease", t.tenure.Name(), "error", err)
 		cause = errors.Join(cause, err)
 	}

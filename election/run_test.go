@@ -38,6 +38,9 @@ func TestRunEndsWithItsContextOrItsClient(t *testing.T) {
 				} else if state == "it is unhealthy" {
 					health.set(errJammed)
 				}
+				if err := ending.Run(t.Context(), serve); err == nil || !strings.Contains(err.Error(), "running already") {
+					t.Errorf("a second Run: %v", err)
+				}
 				time.Sleep(ttl)
 				end(store, ending)
 				time.Sleep(3 * ttl) // less than the hold-off
@@ -97,20 +100,6 @@ func TestInvariant50ARefusalNeverEndsAnElectionAndStandbySaysWhy(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestRunRunsOnceAtATime(t *testing.T) {
-	pair(t, election.Options{}, election.Options{}, func(t *testing.T, first, _ *candidate) {
-		first.run(t, serve)
-		synctest.Wait()
-		if err := first.Run(t.Context(), serve); err == nil || !strings.Contains(err.Error(), "running already") {
-			t.Errorf("a second Run: %v, want an error that says so", err)
-		}
-		_ = first.stop()
-		first.run(t, serve)
-		synctest.Wait()
-		first.mustLead(t)
-	})
 }
 
 func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
