@@ -49,21 +49,6 @@ func TestATenureThatEndsOnDisconnectRefusesItsTokenAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheContextEndsWithTheConnectionWithoutACallOfToken(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true})
-		tenure := n.mustAcquire(t)
-		time.Sleep(ttl + ttl/30) // between two looks at the clock
-		synctest.Wait()
-		cut := time.Now()
-		n.conn.Cut()
-		await.Receive(tenure.Context().Done())
-		if waited := time.Since(cut); waited > 0 || !errors.Is(context.Cause(tenure.Context()), lease.ErrConnectionLost) {
-			t.Errorf("it ended after %v with %v", waited, context.Cause(tenure.Context()))
-		}
-	})
-}
-
 func TestInstantFailoverDoesNotWaitForTheTTL(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -107,17 +92,6 @@ func TestThereIsOneLeaseWithInstantFailoverForEachClient(t *testing.T) {
 		mustRelease(t, tenure)
 		synctest.Wait()
 		mustTryAcquire(t, other)
-	})
-}
-
-func TestAHeldLeaseCostsTryAcquireNoNewConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		a, b := twoNodes(t, store, lease.Options{InstantFailover: true})
-		a.mustAcquire(t)
-		lost := b.client.Lost()
-		if _, err := b.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) || closed.Is(lost) {
-			t.Errorf("TryAcquire: %v, want ErrHeld; the connection was replaced: %t", err, closed.Is(lost))
-		}
 	})
 }
 
@@ -194,25 +168,6 @@ func TestInvariant52ATenureOutlivesAHalfOpenConnection(t *testing.T) {
 				mustRelease(t, tenure)
 			})
 		}
-	}
-}
-
-func TestInvariant52AcquiringAndReleasingOutlastAHalfOpenConnection(t *testing.T) {
-	for _, options := range []lease.Options{{}, {AcquireDelay: ttl / 20}} {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			n := newNode(t, store, "a", options)
-			n.conn.Freeze()
-			began := time.Now()
-			tenure := n.mustAcquire(t)
-			acquired := time.Since(began)
-			n.conn.Freeze()
-			began = time.Now()
-			mustRelease(t, tenure)
-			if released := time.Since(began); acquired >= ttl || released >= ttl/2 {
-				t.Errorf("acquiring takes %v, and releasing %v", acquired, released)
-			}
-			mustBeFree(t, n)
-		})
 	}
 }
 

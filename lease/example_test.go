@@ -81,32 +81,3 @@ func ExampleLease_TryAcquire() {
 	// gateway-a has it
 	// gateway-b must wait for gateway-a
 }
-
-func ExampleTenure_Token() {
-	store, err := transporttest.NewStore(statestore.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer store.Close()
-	client := connect(store, "gateway-a")
-	defer client.Close()
-	l, err := lease.New(client, "press-7/active", lease.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	tenure, err := l.Acquire(context.Background())
-	if err != nil {
-		log.Fatal(err)
-	}
-	// Ask for the token before each action on the resource, and send it along.
-	if token, err := tenure.Token(); err == nil {
-		fmt.Println("a token of", token.Node)
-	}
-	_ = tenure.Release(context.Background())
-	if _, err := tenure.Token(); errors.Is(err, lease.ErrReleased) {
-		fmt.Println("and none any more")
-	}
-	// Output:
-	// a token of StateStore
-	// and none any more
-}

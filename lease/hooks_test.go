@@ -198,45 +198,6 @@ func TestInvariant8ATenureEndsInTimeWhateverItsConnDoes(t *testing.T) {
 	})
 }
 
-// Invariant 8: a goroutine that stands still between its look at the clock and what it decides from that
-// wakes no tenure late: the context ends when it is due, if the pause is over by then.
-func TestInvariant8APauseAfterALookAtTheClockMakesNoContextEndLate(t *testing.T) {
-	for name, endsRenewals := range map[string]func(node, *lease.Tenure){
-		"no connection": func(n node, _ *lease.Tenure) { n.conn.Cut() },
-		"StopRenewing":  func(_ node, tenure *lease.Tenure) { tenure.StopRenewing() },
-	} {
-		judged := 0
-		for reading, paused := int64(1), true; paused; reading++ {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				var readings, after, went atomic.Int64
-				n := newNode(t, store, "node-a", lease.Options{NoWatch: true, Clock: func() time.Duration {
-					now := lease.SystemClock()
-					if readings.Add(1) == after.Load() {
-						time.Sleep(5 * time.Millisecond)
-						went.Store(time.Now().UnixNano())
-					}
-					return now
-				}})
-				tenure := n.mustAcquire(t)
-				due := time.Now().Add(ttl - ttl/10 - ttl/10)
-				endsRenewals(n, tenure)
-				after.Store(readings.Load() + reading)
-				await.Receive(tenure.Context().Done())
-				if paused = went.Load() > 0; !paused || time.Unix(0, went.Load()).After(due) {
-					return
-				}
-				judged++
-				if late := time.Since(due); late > 0 {
-					t.Errorf("%s: with a pause after reading %d, the context ends %v late", name, reading, late)
-				}
-			})
-		}
-		if judged < 5 {
-			t.Errorf("%s: only %d readings of the clock were followed by a pause, so this tests little", name, judged)
-		}
-	}
-}
-
 // A tenure that begins late has less time left, and each attempt would be late again.
 func TestInvariant19AProcessThatStandsStillLeavesNoSilentHolder(t *testing.T) {
 	for _, test := range []struct {

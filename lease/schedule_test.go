@@ -306,19 +306,6 @@ func clockedTenure(t *testing.T, client *transport.Client, name string, ttl time
 	return tenure
 }
 
-// The goroutine of the tenure has decided to renew, and StopRenewing comes before it does.
-func TestARenewalThatBeginsWhenStopRenewingIsCalledIsNotSent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
-		tenure := clockedTenure(t, client, "lease", time.Second, SystemClock)
-		tenure.StopRenewing()
-		result := tenure.renew(time.Now().Add(time.Second))
-		if result.kind != failed || !errors.Is(result.err, transport.ErrNotSent) {
-			t.Errorf("it is sent, and ends with %+v", result)
-		}
-	})
-}
-
 // Invariant 3: a suspend of the machine that the system's clock shows ends a tenure long before a timer does.
 // It moves that clock for all that this process does later, which no test with a clock of its own notices.
 func TestInvariant3ATenureOnTheSystemsClockNoticesASuspendSoon(t *testing.T) {
