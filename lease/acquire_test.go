@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
@@ -18,17 +19,22 @@ import (
 )
 
 func TestInvariant22TwoProcessesWithOneHolderNameExcludeEachOther(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		a, b := twoNodes(t, store, lease.Options{Holder: "gateway:left"}) // a colon is allowed
-		a.mustAcquire(t)
-		for _, n := range []node{a, b} { // not even the same process twice
-			_, err := n.TryAcquire(t.Context())
-			var held *lease.HeldError
-			if !errors.Is(err, lease.ErrHeld) || !errors.As(err, &held) || held.Holder.Name != "gateway:left" {
-				t.Errorf("a second tenure under the same name: %v, want a HeldError with the name", err)
+	for _, instant := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			a, b := twoNodes(t, store, lease.Options{Holder: "gateway:left", InstantFailover: instant}) // a colon is allowed
+			tenure, lost := a.mustAcquire(t), b.client.Lost()
+			for _, n := range []node{a, b} { // not even the same process twice
+				_, err := n.TryAcquire(t.Context())
+				var held *lease.HeldError
+				if !errors.Is(err, lease.ErrHeld) || !errors.As(err, &held) || held.Holder.Name != "gateway:left" || held.Holder != n.LastHolder() {
+					t.Errorf("a second tenure under the same name: %v, want a HeldError with the name", err)
+				}
 			}
-		}
-	})
+			if b.LastHolder().Value != tenure.Value() || tenure.Name() != b.Name() || closed.Is(lost) {
+				t.Errorf("%+v holds; the connection was replaced: %t", b.LastHolder(), closed.Is(lost))
+			}
+		})
+	}
 }
 
 func TestInvariant25ADeadHolderIsSucceededWithinTTLAndJitterWithoutAnyNotification(t *testing.T) {

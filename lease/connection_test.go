@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,20 +78,6 @@ func TestInstantFailoverDoesNotWaitForTheTTL(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestThereIsOneLeaseWithInstantFailoverForEachClient(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
-		other := n.another(t, "press-8/active", lease.Options{InstantFailover: true})
-		tenure := n.mustAcquire(t)
-		if _, err := other.Acquire(t.Context()); !errors.Is(err, transport.ErrWillInUse) || !strings.Contains(err.Error(), "dial another client") {
-			t.Errorf("a second one: %v, want ErrWillInUse", err)
-		}
-		mustRelease(t, tenure)
-		synctest.Wait()
-		mustTryAcquire(t, other)
-	})
 }
 
 // silenceConn is a Conn to a broker that declares a connection dead after some silence.
@@ -215,53 +200,6 @@ func TestWhatALeaseSendsIsUrgent(t *testing.T) {
 			t.Errorf("%d SETs and %d VDELs are urgent; others %d", sets, deletions, others)
 		}
 	})
-}
-
-// stalling is a connection on which nothing arrives for a while, and then everything does, as
-// TCP does after lost packets. Its Probe does what the Probe of the MQTT connection does.
-type stalling struct {
-	*transporttest.Conn
-	until atomic.Int64
-}
-
-func (s *stalling) stalls() time.Duration { return time.Until(time.Unix(0, s.until.Load())) }
-
-func (s *stalling) Probe(within time.Duration) {
-	time.AfterFunc(max(within, 100*time.Millisecond), func() {
-		if s.stalls() > 0 {
-			s.Cut()
-			time.AfterFunc(50*time.Millisecond, s.Restore)
-		}
-	})
-}
-
-// A tenure that ends with its connection cannot use another one. So a connection that only
-// stalls is kept as long as it may still save the tenure. With instant failover that is half of the TTL:
-// after that another store may have released the lease.
-func TestInvariant52ATenureThatEndsWithItsConnectionOutlastsAStall(t *testing.T) {
-	const ttl = 10 * time.Second
-	for _, test := range []struct {
-		options lease.Options
-		stall   time.Duration
-	}{
-		{lease.Options{TTL: ttl, EndOnDisconnect: true}, 3500 * time.Millisecond},
-		{lease.Options{TTL: ttl, InstantFailover: true}, 3300 * time.Millisecond},
-	} {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			conn := &stalling{Conn: store.Connect("node-a")}
-			tenure := nodeOn(t, conn, transport.ClientOptions{}, test.options).mustAcquire(t)
-			conn.SetFault(func(transport.Request) transporttest.Fault {
-				return transporttest.Fault{HoldRequest: max(conn.stalls(), 0)}
-			})
-			for range 30 {
-				conn.until.Store(time.Now().Add(test.stall).UnixNano())
-				time.Sleep(test.stall + ttl)
-				if err := context.Cause(tenure.Context()); err != nil {
-					t.Fatalf("a stall of %v ended it: %v", test.stall, err)
-				}
-			}
-		})
-	}
 }
 
 // A waiter that hears nothing of a healthy holder would otherwise wait for the holder's whole TTL first.

@@ -106,34 +106,6 @@ func TestAnAcquisitionFreesWhatAFailedReleaseLeft(t *testing.T) {
 	}
 }
 
-// Invariant 19: what an attempt may have left stays an unknown outcome, however long ago it was: a
-// store that comes back with its data has it again.
-func TestInvariant19AnAttemptThatAStoreMayKeepIsUnknownAfterTheTTLToo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.StartDurable(t, new(transporttest.Journal))
-		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
-		n.conn.IgnoreWills(true) // else the next store releases what they would have released
-		n.scripted("SET", func(int64) transporttest.Fault {
-			time.AfterFunc(time.Millisecond, func() {
-				store.Crash(0)
-				n.conn.Restore()
-			})
-			return transporttest.Fault{LoseReply: true}
-		})
-		ctx, cancel := context.WithTimeout(t.Context(), 6*ttl)
-		defer cancel()
-		if _, err := n.Acquire(ctx); !errors.Is(err, transport.ErrOutcomeUnknown) {
-			t.Errorf("Acquire: %v, want ErrOutcomeUnknown", err)
-		}
-		if err := store.Recover(); err != nil {
-			t.Fatal(err)
-		}
-		if holder, err := n.Holder(t.Context()); err != nil || holder.Name != "node-a" {
-			t.Errorf("the store holds %+v, %v; want what the attempt left", holder, err)
-		}
-	})
-}
-
 // The request that acquires is under way when the caller gives up and closes the client.
 func TestInvariant19AnAcquisitionThatWasGivenUpIsFreedBeforeTheClientCloses(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
