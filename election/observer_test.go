@@ -62,35 +62,6 @@ func TestInvariants42And45AnObserverThatBlocksHoldsUpNoOtherNode(t *testing.T) {
 	}
 }
 
-// What keeps the node from the lease changes all the time, and no queue for the slow observer grows.
-func TestACampaignWaitsForItsObserver(t *testing.T) {
-	withStore(t, func(t *testing.T, store *transporttest.Store) {
-		var first atomic.Bool
-		unblock := make(chan struct{})
-		c := newStubborn(t, store, "node-a", election.Options{Observer: func(transition election.Status) {
-			if transition.Cause != nil && !first.Swap(true) {
-				await.Receive(unblock)
-			}
-		}})
-		c.refuse(transport.ErrNotAuthorized)
-		c.run(t, serve)
-		for range 50 {
-			time.Sleep(ttl)
-			c.refuse(transport.ErrQuotaExceeded)
-			time.Sleep(ttl)
-			c.refuse(transport.ErrFencingTokenRequired)
-		}
-		close(unblock)
-		synctest.Wait()
-		if _, count := c.last(election.Standby); count > 4 {
-			t.Errorf("%d Standbys", count)
-		}
-		c.refuse(nil)
-		time.Sleep(2 * ttl)
-		c.mustLead(t)
-	})
-}
-
 // One node goes through everything that can happen to it, one step after another.
 func TestStatusAndLogFollowTheWholeLifeOfANode(t *testing.T) {
 	withStore(t, func(t *testing.T, store *transporttest.Store) {

@@ -35,20 +35,3 @@ func TestWhichRequestsMakeALeaderHandOver(t *testing.T) {
 		}
 	}
 }
-
-func TestTheBestOfSeveralFailBackRequestsStands(t *testing.T) {
-	for _, test := range []struct {
-		rank  int
-		other string
-		want  bool
-	}{
-		{1, "", true}, {1, "nonsense", true}, {1, "node-2:state=rank&rank=2", true}, {1, "node-1:state=rank&rank=1", true},
-		{1, "another:state=rank&rank=1", false}, {1, "node-0:state=rank&rank=0", false},
-		{0, request{"operator", asked, 0, "tenure", ""}.String(), false},
-	} {
-		own := request{clientID: "node-1", state: preferred, rank: test.rank}
-		if got := own.replaces(parseRequest(transport.Entry{Exists: test.other != "", Value: []byte(test.other)})); got != test.want {
-			t.Errorf("a request of rank %d replaces %q: %t", test.rank, test.other, got)
-		}
-	}
-}

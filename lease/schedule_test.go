@@ -44,15 +44,6 @@ func TestSchedule(t *testing.T) {
 		adapt func(*Options)
 		steps []step
 	}{
-		{"a renewal was accepted: the deadline counts from when it left", nil, []step{
-			{at: 150 * ms, want: action{watch, 0}},
-			{at: 150 * ms, want: action{renew, 800 * ms}},
-			{at: 290 * ms, event: event{kind: renewed, sent: 155 * ms}, want: action{wait, 454 * ms}},
-			{at: 440 * ms, want: action{wait, 454 * ms}},
-			{at: 455 * ms, want: action{renew, 955 * ms}},
-			{at: 955 * ms, want: action{wait, 1055 * ms}, warned: true},
-			{at: 1055 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
-		}},
 		{"a renewal of unknown outcome is repeated, with a backoff", nil, []step{
 			{at: 150 * ms, want: action{watch, 0}},
 			{at: 150 * ms, want: action{renew, 800 * ms}},
@@ -74,28 +65,12 @@ func TestSchedule(t *testing.T) {
 		{"the client is closed during a renewal", nil, []step{
 			{at: 160 * ms, event: renewal(150*ms, transport.ErrClosed, 0), want: action{finish, 0}, cause: transport.ErrClosed},
 		}},
-		{"no renewal comes through: first the context ends, then the tenure", nil, []step{
-			{at: 799 * ms, want: action{watch, 0}},
-			{at: 799 * ms, want: action{renew, 800 * ms}},
-			{at: 800 * ms, event: renewal(799*ms, unanswered, 0), want: action{wait, 900 * ms}, warned: true},
-			{at: 850 * ms, want: action{wait, 900 * ms}, warned: true},
-			{at: 900 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
-			{at: 950 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
-		}},
 		{"a reply after the context ended extends nothing", nil, []step{
 			{at: 700 * ms, want: action{watch, 0}},
 			{at: 700 * ms, want: action{renew, 800 * ms}},
 			{at: 800 * ms, want: action{wait, 900 * ms}, warned: true},
 			{at: 810 * ms, event: event{kind: renewed, sent: 700 * ms}, want: action{wait, 900 * ms}, warned: true},
 			{at: 900 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
-		}},
-		{"renewals are stopped during one: its reply extends nothing, and no other is sent", nil, []step{
-			{at: 200 * ms, want: action{watch, 0}},
-			{at: 200 * ms, want: action{renew, 800 * ms}},
-			{at: 210 * ms, event: event{kind: stopped}, want: action{wait, 800 * ms}},
-			{at: 220 * ms, event: event{kind: renewed, sent: 200 * ms}, want: action{wait, 800 * ms}},
-			{at: 799 * ms, want: action{wait, 800 * ms}},
-			{at: 800 * ms, want: action{wait, 900 * ms}, warned: true},
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

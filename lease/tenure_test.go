@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -278,37 +276,6 @@ func TestSystemClockFollowsTheTimeOfABubble(t *testing.T) {
 		time.Sleep(time.Hour)
 		if passed := lease.SystemClock() - began; passed != time.Hour {
 			t.Errorf("%v passed, want an hour", passed)
-		}
-	})
-}
-
-func TestAnErrorNamesTheLeaseOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n, other := twoNodes(t, store, lease.Options{})
-		tenure := n.mustAcquire(t)
-		_, held := other.TryAcquire(t.Context())
-		store.Authorize(func(string, statestore.Verb, string) bool { return false })
-		_, refused := other.TryAcquire(t.Context())
-		_, unread := other.Holder(t.Context())
-		var observed error
-		for _, observed = range other.Observe(t.Context()) {
-			break
-		}
-		released := tenure.Release(t.Context())
-		_, token := tenure.Token()
-		errs := []error{held, refused, unread, observed, released, token, context.Cause(tenure.Context())}
-		for _, options := range []lease.Options{{}, {AcquireDelay: time.Second}, {InstantFailover: true}} {
-			failing, conn := newFailing(t, store, "node-c", options)
-			conn.fail(refusal(transport.ErrNotAuthorized))
-			ctx, cancel := context.WithTimeout(t.Context(), ttl)
-			_, err := failing.Acquire(ctx)
-			cancel()
-			errs = append(errs, err)
-		}
-		for _, err := range errs {
-			if err == nil || strings.Count(err.Error(), name) != 1 {
-				t.Errorf("%v\ndoes not name the lease once", err)
-			}
 		}
 	})
 }
