@@ -9,10 +9,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"time"
 
-	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/server"
@@ -43,7 +41,6 @@ type director struct {
 	processes map[string]*process
 	active    string // the node that leads, by its own events; empty if none
 	woken     string // the node that was frozen, once it was woken
-	lateOf    string // the node with a late write that was answered
 	err       error  // the first
 	result    *result
 }
@@ -68,15 +65,13 @@ func direct(ctx context.Context, s settings, out io.Writer) (_ *result, err erro
 	}
 	dialling, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer in %v", patience))
 	defer cancel()
-	client, err := transport.Dial(dialling, s.broker, transport.Options{ClientID: "director-" + s.run, WebSocket: tenurews.Upgrade})
+	client, err := transport.Dial(dialling, s.broker, transport.Options{ClientID: "director-" + s.run})
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close() // and its watch
-	if _, err := client.Get(dialling, protectedKey(s.run)); errors.Is(err, transport.ErrNoStore) {
-		return nil, fmt.Errorf("%w; run one there: tenure attach %s", transport.ErrNoStore, s.broker)
-	} else if err != nil {
-		return nil, err
+	if _, err := client.Get(dialling, protectedKey(s.run)); err != nil {
+		return nil, fmt.Errorf("%w; is a store there? tenure attach %s runs one", err, s.broker)
 	}
 	watch, err := client.Watch(protectedKey(s.run))
 	if err != nil {
@@ -118,7 +113,8 @@ func (d *director) killActive(name string, limit time.Duration) {
 	victim := d.active
 	d.result.begin(name, limit, time.Now())
 	d.say("", "SIGKILL to %s, which leads", victim)
-	d.check(d.processes[victim].kill())
+	d.processes[victim].ending = true
+	d.check(d.processes[victim].cmd.Process.Kill())
 	d.awaitSuccessor(victim)
 	d.await("the end of "+victim, func() bool { return d.processes[victim].gone }) // the event of it may come later
 	d.say("", "%s is started again", victim)
@@ -137,7 +133,7 @@ func (d *director) freeze() {
 	d.woken = victim
 	d.say("", "SIGCONT to %s, which goes on where it stopped", victim)
 	d.check(d.processes[victim].wake())
-	d.await(victim+" to write late", func() bool { return d.lateOf == victim })
+	d.await(victim+" to write late", func() bool { return len(d.result.late) > 0 })
 	d.undisturbed()
 }
 
@@ -191,7 +187,7 @@ func (d *director) end(names ...string) {
 		_ = p.stdin.Close()
 		_ = p.wake() // fails if it has ended
 		limit, cancel := context.WithTimeout(d.ctx, patience/2)
-		context.AfterFunc(limit, func() { _ = p.signal(os.Kill) }) // does nothing if it has ended
+		context.AfterFunc(limit, func() { _ = p.cmd.Process.Kill() }) // does nothing if it has ended
 		for !p.gone {
 			d.heard(<-d.events)
 		}
@@ -264,9 +260,6 @@ func (d *director) heard(e event) {
 		// store rightly accepts its late write. Only the woken node certainly has a successor.
 		e.Late = e.Late && e.Process == d.woken
 		d.result.wrote(e)
-		if e.Late {
-			d.lateOf = e.Process
-		}
 		if e.Error != "" {
 			d.say(e.Process, "write: %s", e.Error)
 		}
@@ -275,8 +268,5 @@ func (d *director) heard(e event) {
 
 // say adds a line to the timeline, of a node or, with an empty name, of the director.
 func (d *director) say(node, format string, arguments ...any) {
-	if node == "" && d.err != nil {
-		return
-	}
 	fmt.Fprintf(d.out, "%7.3f s  %-7s %s\n", time.Since(d.began).Seconds(), cmp.Or(node, "──▶"), fmt.Sprintf(format, arguments...))
 }

@@ -120,11 +120,11 @@ func TestANodeEndsWithItsDirector(t *testing.T) {
 func TestWhatCannotRunSaysWhyAndWhatToDo(t *testing.T) {
 	empty := "mqtt://" + mosquitto.Start(t, "").Address
 	for want, arguments := range map[string][]string{
-		`unexpected argument "twice"`:           {"twice"},
-		"at least 50ms":                         {"--ttl", "1ms"},
-		"write it like mqtt://host:1883":        {"--broker", "http://localhost"},
-		"flag provided but not defined":         {"--tll", "1s"},
-		"run one there: tenure attach " + empty: {"--broker", empty},
+		`unexpected argument "twice"`:    {"twice"},
+		"at least 50ms":                  {"--ttl", "1ms"},
+		"write it like mqtt://host:1883": {"--broker", "http://localhost"},
+		"flag provided but not defined":  {"--tll", "1s"},
+		"tenure attach " + empty:         {"--broker", empty},
 	} {
 		out, err := exec.Command(os.Args[0], arguments...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {

@@ -6,13 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/sleep"
@@ -50,11 +48,7 @@ func runNode(ctx context.Context, s settings) error {
 		}
 	})
 	defer stop()
-	client, err := transport.Dial(ctx, s.broker, transport.Options{
-		ClientID:      s.node + "-" + s.run,
-		WebSocket:     tenurews.Upgrade,
-		ClientOptions: transport.ClientOptions{Logger: slog.New(slog.DiscardHandler)},
-	})
+	client, err := transport.Dial(ctx, s.broker, transport.Options{ClientID: s.node + "-" + s.run})
 	if err != nil {
 		return err
 	}

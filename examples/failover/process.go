@@ -32,7 +32,6 @@ type event struct {
 
 // process is a node. The director alone uses it.
 type process struct {
-	name   string
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser // it ends when this is closed
 	ending bool           // it is to end
@@ -70,20 +69,7 @@ func start(name string, events chan<- event, arguments ...string) (*process, err
 		_ = cmd.Wait() // a process that failed has written why to standard error
 		events <- event{Process: name, Exited: true}
 	}()
-	return &process{name: name, cmd: cmd, stdin: stdin}, nil
-}
-
-func (p *process) signal(signal os.Signal) error {
-	if err := p.cmd.Process.Signal(signal); err != nil {
-		return fmt.Errorf("%v %s: %w", signal, p.name, err)
-	}
-	return nil
-}
-
-// kill ends the process at once.
-func (p *process) kill() error {
-	p.ending = true
-	return p.signal(os.Kill)
+	return &process{cmd: cmd, stdin: stdin}, nil
 }
 
 // untilClosed returns a context that ends with ctx, with stop, and when standard input ends: then the
