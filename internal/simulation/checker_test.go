@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -279,22 +280,14 @@ func (c *checker) watch(h *holding) {
 		holds = h.process.succeeded.Load()
 	}
 	c.ends[name]++
-	if c.sim.gentle && c.sim.elapsed() < lastAt && h.wasLost(name) {
+	// By the owner, or because another process took the client id.
+	intended := slices.Contains([]string{"released", "closed", "taken over"}, name)
+	if c.sim.gentle && c.sim.elapsed() < lastAt && !intended && !h.process.node.endsWithConnection() && !h.forgotten {
 		c.violationLocked("%s was lost, and there were only faults that it must outlast: %v", h.name, h.cause)
 	}
 	if !holds && h.value != "" {
 		c.violationLocked("%s ended for a reason that was not there: %v, %v before its deadline", h.name, h.cause, left)
 	}
-}
-
-// wasLost reports whether a tenure that ended in this way was lost. Some ends are intended:
-// with the connection, by the owner, or because another process took the client id.
-func (h *holding) wasLost(end string) bool {
-	switch end {
-	case "released", "closed", "taken over":
-		return false
-	}
-	return !h.process.node.endsWithConnection() && !h.forgotten
 }
 
 // forget notes that a process was killed.
@@ -340,13 +333,6 @@ func (c *checker) leadingLocked() *holding {
 		}
 	}
 	return nil
-}
-
-// untilExpiry returns the time until the lease expires, if no node renews it.
-func (c *checker) untilExpiry() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.expires - c.sim.elapsed()
 }
 
 // last notes that the last fault has happened, and whether the leader stays.

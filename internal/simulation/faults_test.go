@@ -107,19 +107,6 @@ var faults = []fault{
 		begin: func(h hit) { h.crashStore(0, min(h.amount.Abs()/8, h.lasts), true) },
 	},
 	{
-		weight: 3, name: "the store crashes when the lease expires",
-		in: (*simulation).isDurable,
-		begin: func(h hit) {
-			if leader := h.checker.leader(); leader != nil {
-				h.node = leader
-				process := leader.current()
-				process.cut()
-				time.AfterFunc(2*ttl, process.reconnect)
-			}
-			h.crashStore(h.checker.untilExpiry()-100*time.Millisecond, h.amount.Abs()/40, false)
-		},
-	},
-	{
 		// Until its deadline it answers from memory, and not what rests on a commit. The journal may
 		// have a part of what it sent last.
 		weight: 3, name: "the store is cut off from its journal until another takes over",
@@ -229,15 +216,12 @@ func (s *simulation) lastFault() {
 
 // forge notifies a client of a change that never happened.
 func (s *simulation) forge(conn *transporttest.Conn) {
-	payload := resp3.AppendCommand(nil, "NOTIFY", "DELETE")
-	if s.random.IntN(2) == 0 {
-		payload = resp3.AppendCommand(nil, "NOTIFY", "SET", "VALUE", "forger:0")
-	}
+	said := [][]string{{"NOTIFY", "DELETE"}, {"NOTIFY", "SET", "VALUE", "forger:0"}}[s.random.IntN(2)]
 	wall := time.Now().Add(time.Duration(s.random.Int64N(int64(20*time.Minute))) - 10*time.Minute)
 	for range 1 + s.random.IntN(5) {
 		conn.Forge(transport.Notification{
 			Key:       lockKey,
-			Payload:   payload,
+			Payload:   resp3.AppendCommand(nil, said...),
 			Timestamp: fmt.Sprintf("%d:0:forger", wall.UnixMilli()),
 		})
 	}

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"context"
 	"fmt"
 	mathrand "math/rand"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/random"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -167,11 +169,13 @@ func (s *simulation) run(seed uint64) {
 	for _, n := range s.nodes {
 		n.start()
 	}
-	sampling := make(chan struct{})
+	sampling, stop := context.WithCancel(context.Background())
 	sampler := make(chan struct{})
 	go func() {
 		defer close(sampler)
-		s.sample(sampling)
+		for sleep.For(sampling, sampled-7919*time.Nanosecond) { // never at the instant of another event
+			s.checker.sample()
+		}
 	}()
 
 	s.injectFaults()
@@ -181,7 +185,7 @@ func (s *simulation) run(seed uint64) {
 	s.lastFault()
 	s.sleepUntil(hour)
 
-	close(sampling)
+	stop()
 	await.Receive(sampler)
 	for _, n := range s.nodes {
 		n.stop()
@@ -196,28 +200,9 @@ func (s *simulation) nextStore() statestore.Options {
 	return statestore.Options{Strict: s.strict, Node: fmt.Sprintf("Store%d", s.stores), HoldOff: s.holdOff}
 }
 
-// sample has everything checked every second or so.
-func (s *simulation) sample(stop <-chan struct{}) {
-	for {
-		// Never at the instant of another event.
-		timer := time.NewTimer(sampled - 7919*time.Nanosecond)
-		select {
-		case <-stop:
-			timer.Stop()
-			return
-		case <-timer.C:
-			s.checker.sample()
-		}
-	}
-}
-
 func (s *simulation) elapsed() time.Duration { return time.Since(s.began) }
 
-func (s *simulation) sleepUntil(at time.Duration) {
-	if d := at - s.elapsed(); d > 0 {
-		time.Sleep(d)
-	}
-}
+func (s *simulation) sleepUntil(at time.Duration) { time.Sleep(at - s.elapsed()) }
 
 func (s *simulation) isCalm() bool {
 	s.mu.Lock()
