@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -93,11 +91,6 @@ func manyKeys(n int) []string {
 	return keys
 }
 
-// isOfMany reports whether a request concerns one of manyKeys.
-func isOfMany(request transport.Request) bool {
-	return bytes.Contains(request.Payload, []byte("many/"))
-}
-
 func TestClaimAllReturnsWhatEachKeyHolds(t *testing.T) {
 	inBubble(t, func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard) {
 		keys := manyKeys(5 * fencing.ClaimsAtOnce)
@@ -121,30 +114,6 @@ func TestClaimAllReturnsWhatEachKeyHolds(t *testing.T) {
 				t.Errorf("%s: %v, want ErrFencingTokenLower", key, err)
 			}
 		}
-	})
-}
-
-func TestTheFirstErrorOfClaimAllStartsNoFurtherClaim(t *testing.T) {
-	withStore(t, func(t *testing.T, store *transporttest.Store, n node) {
-		guard, tenure := n.lead(t)
-		keys := manyKeys(500)
-		forbidden := keys[fencing.ClaimsAtOnce+3]
-		store.Authorize(func(_ string, _ statestore.Verb, key string) bool { return key != forbidden })
-		var asked atomic.Int64
-		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			if isOfMany(request) && !carriesToken(request) { // the GET of a claim
-				asked.Add(1)
-			}
-			return transporttest.Fault{HoldReply: 10 * time.Millisecond}
-		})
-		entries, err := guard.ClaimAll(t.Context(), keys...)
-		if !errors.Is(err, transport.ErrNotAuthorized) || !strings.Contains(err.Error(), forbidden) || entries != nil {
-			t.Errorf("%d entries, %v; want none, and the refusal of %s", len(entries), err, forbidden)
-		}
-		if got := asked.Load(); got > 2*fencing.ClaimsAtOnce {
-			t.Errorf("%d claims were begun, want no more than %d", got, 2*fencing.ClaimsAtOnce)
-		}
-		mustLast(t, tenure)
 	})
 }
 
