@@ -180,26 +180,6 @@ func TestAFailBackRequestIsDeletedWhenItsNodeLeadsEndsOrBecomesUnhealthy(t *test
 	}
 }
 
-func TestWithoutTheRightToRequestFailBackAllElseWorks(t *testing.T) {
-	withStore(t, func(t *testing.T, store *transporttest.Store) {
-		store.Authorize(func(_ string, _ statestore.Verb, key string) bool { return key != requestsKey })
-		candidates := ranked(t, store, 2, election.Options{FailBackAfter: ttl})
-		preferred, other := candidates[0], candidates[1]
-		other.run(t, serve)
-		time.Sleep(ttl)
-		preferred.run(t, serve)
-		requests := preferred.requests(requestsKey)
-		time.Sleep(20 * ttl)
-		other.mustLead(t)
-		if got := requests(); got > 3*20 {
-			t.Errorf("%d requests for fail-back in 20 TTL", got)
-		}
-		_ = other.stop()
-		time.Sleep(ttl)
-		preferred.mustLead(t)
-	})
-}
-
 func TestInvariant26AForgedNotificationOfARequestEndsNoTerm(t *testing.T) {
 	withStore(t, func(t *testing.T, store *transporttest.Store) {
 		leader := newCandidate(t, store, "node-a", election.Options{Rank: 1})

@@ -3,7 +3,6 @@ package election_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -234,23 +233,16 @@ func (c stubbornConn) RoundTrip(ctx context.Context, request transport.Request) 
 	payload := string(request.Payload)
 	if strings.Contains(payload, "\r\nSET\r\n") && strings.Contains(payload, "\r\n"+name+"\r\n") {
 		c.asked.Add(1)
-		if refusal := c.refusal.Load(); refusal != nil {
+		if refusal := c.refusal.Load(); refusal != nil && *refusal != nil {
 			return transport.Reply{}, *refusal
 		}
 	}
 	return c.Conn.RoundTrip(ctx, request)
 }
 
-// refuse lets the store refuse with an error from now on; nil ends that. transport.ErrServerBusy is how
-// an attached store refuses while too much waits for its journal.
+// refuse lets the store refuse with an error from now on; nil ends that.
 func (s *stubborn) refuse(refusal error) {
-	switch refusal {
-	case nil:
-		s.refusal.Store(nil)
-		return
-	case transport.ErrServerBusy:
-		refusal = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, &transport.RejectedError{Code: 503})
-	default:
+	if refusal != nil {
 		refusal = &transport.RefusedError{Text: refusal.Error()}
 	}
 	s.refusal.Store(&refusal)

@@ -112,8 +112,8 @@ func (o *Options) complete() error {
 func (o *Options) holdDown() time.Duration { return max(o.FailBackAfter, o.TTL) }
 
 // bounded bounds a request that is made now.
-func (o *Options) bounded() transport.Binding {
-	return transport.Binding{Until: time.Now().Add(o.requestTimeout())}
+func bounded(within time.Duration) transport.Binding {
+	return transport.Binding{Until: time.Now().Add(within)}
 }
 
 // requestTimeout bounds each request of the election itself. It is the lease's default.

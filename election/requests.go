@@ -246,7 +246,7 @@ func (f *follower) obey(ctx context.Context, r request, from source) {
 }
 
 func (f *follower) read(ctx context.Context) request {
-	entry, err := f.client.GetWith(ctx, f.key, f.options.bounded())
+	entry, err := f.client.GetWith(ctx, f.key, bounded(f.options.requestTimeout()))
 	if err == nil {
 		return parseRequest(entry)
 	}
@@ -257,7 +257,7 @@ func (f *follower) read(ctx context.Context) request {
 }
 
 func (f *follower) write(ctx context.Context, r request, ttl time.Duration) {
-	_, err := f.client.Set(ctx, f.key, []byte(r.String()), transport.SetOptions{TTL: ttl, Binding: f.options.bounded()})
+	_, err := f.client.Set(ctx, f.key, []byte(r.String()), transport.SetOptions{TTL: ttl, Binding: bounded(f.options.requestTimeout())})
 	if err != nil && ctx.Err() == nil {
 		f.options.Logger.Warn("the key of requests could not be written", "lease", f.lease.Name(), "request", r, "error", err)
 	}
@@ -268,7 +268,7 @@ func (f *follower) withdraw(ctx context.Context) {
 	if !f.asks {
 		return
 	}
-	options := transport.DelOptions{Binding: f.options.bounded()}
+	options := transport.DelOptions{Binding: bounded(f.options.requestTimeout())}
 	_, err := f.client.VDel(context.WithoutCancel(ctx), f.key, []byte(f.own.String()), options)
 	f.asks = errors.Is(err, transport.ErrOutcomeUnknown)
 }

@@ -131,16 +131,15 @@ func (r *run) campaign(ctx context.Context) error {
 	r.standBy(nil)
 	r.change(func() { r.campaigning = ctx })
 	tenure, err := r.lease.Acquire(ctx)
-	if err != nil {
-		r.change(func() { r.campaigning = nil })
-		return err
+	var t *Term
+	if err == nil {
+		t = &Term{tenure: tenure, guard: fencing.NewGuard(r.client, tenure)}
+		t.ctx, t.cancel = context.WithCancelCause(ctx)
+		context.AfterFunc(tenure.Context(), func() { t.cancel(context.Cause(tenure.Context())) })
+		t.token, _ = tenure.Token()
 	}
-	t := &Term{tenure: tenure, guard: fencing.NewGuard(r.client, tenure)}
-	t.ctx, t.cancel = context.WithCancelCause(ctx)
-	context.AfterFunc(tenure.Context(), func() { t.cancel(context.Cause(tenure.Context())) })
-	t.token, _ = tenure.Token()
 	r.change(func() { r.campaigning, r.term = nil, t })
-	return nil
+	return err
 }
 
 // drain waits for the leader function. Nothing can make it return. If it takes longer than the tenure lasts, that

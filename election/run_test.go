@@ -64,7 +64,6 @@ func TestInvariant50ARefusalNeverEndsAnElectionAndStandbySaysWhy(t *testing.T) {
 	}{
 		{transport.ErrNotAuthorized, true},
 		{transport.ErrQuotaExceeded, true},
-		{transport.ErrServerBusy, true},
 		{transport.ErrTimestampTooFarAhead, true},
 		{transport.ErrFencingTokenRequired, true},
 		{protocol.SyntaxError, false},

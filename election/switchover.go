@@ -78,7 +78,7 @@ func (s *switching) run(ctx context.Context) error {
 	}
 	defer holders.Close()
 	defer func() { // if it is still there
-		options := transport.DelOptions{Binding: s.bounded()}
+		options := transport.DelOptions{Binding: bounded(askEvery)}
 		_, _ = s.client.VDel(context.WithoutCancel(ctx), s.key, []byte(s.request.String()), options)
 	}()
 	again := time.NewTicker(askEvery)
@@ -90,7 +90,7 @@ func (s *switching) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("%s (%w)", stage, context.Cause(ctx))
 		case <-again.C:
-			entry, _ := s.client.GetWith(ctx, s.key, s.bounded()) // what fails is asked again soon
+			entry, _ := s.client.GetWith(ctx, s.key, bounded(askEvery)) // what fails is asked again soon
 			switch answer := parseRequest(entry); {
 			case !freeAt.IsZero():
 			case answer.tenure != s.From.Value || answer.state == asked:
@@ -133,14 +133,9 @@ func (s *switching) another(ctx context.Context, freeAt time.Time) bool {
 	return true
 }
 
-// bounded bounds a request that is made now.
-func (s *switching) bounded() transport.Binding {
-	return transport.Binding{Until: time.Now().Add(askEvery)}
-}
-
 // ask writes the request. A refusal is returned; what can pass is tried again.
 func (s *switching) ask(ctx context.Context) error {
-	_, err := s.client.Set(ctx, s.key, []byte(s.request.String()), transport.SetOptions{TTL: askedFor, Binding: s.bounded()})
+	_, err := s.client.Set(ctx, s.key, []byte(s.request.String()), transport.SetOptions{TTL: askedFor, Binding: bounded(askEvery)})
 	var refused *transport.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, transport.ErrNotAuthorized) {
 		return err
