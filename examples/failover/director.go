@@ -86,7 +86,6 @@ func direct(ctx context.Context, s settings, out io.Writer) (_ *result, err erro
 			return nil, d.err
 		}
 	}
-	d.result.conclude()
 	return d.result, nil
 }
 

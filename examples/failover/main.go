@@ -81,7 +81,7 @@ func run(ctx context.Context, s settings) error {
 		}
 		all = append(all, r)
 		fmt.Printf("\nrun %d of %d:\n", n+1, s.repeat)
-		passed = r.passed(os.Stdout) && passed
+		passed = r.conclude(os.Stdout) && passed
 	}
 	err := summarize(os.Stdout, all)
 	if err == nil && !passed {

@@ -20,12 +20,6 @@ type fault struct {
 	since      time.Time     // when the last active node stopped
 }
 
-// check is something that must be true at the end.
-type check struct {
-	name, detail string
-	ok           bool
-}
-
 // result is what a run showed.
 type result struct {
 	faults  []*fault
@@ -33,9 +27,7 @@ type result struct {
 	tokens  []hlc.Token                 // of the terms, in the order of their beginning
 	applied map[hlc.Timestamp]hlc.Token // the token of each write that the store applied
 	late    []event                     // the writes that were sent past the guard
-
-	stale  int // writes that the store accepted after one of a later term
-	checks []check
+	stale   int                         // writes that the store accepted after one of a later term
 }
 
 func newResult() *result {
@@ -74,10 +66,12 @@ func (r *result) wrote(e event) {
 	}
 }
 
-// conclude makes the checks.
-func (r *result) conclude() {
+// conclude prints what must be true at the end, and reports whether all of it is.
+func (r *result) conclude(w io.Writer) bool {
+	passed := true
 	check := func(name string, ok bool, format string, arguments ...any) {
-		r.checks = append(r.checks, check{name, fmt.Sprintf(format, arguments...), ok})
+		passed = passed && ok
+		fmt.Fprintf(w, "%s  %s (%s)\n", map[bool]string{true: "ok  ", false: "FAIL"}[ok], name, fmt.Sprintf(format, arguments...))
 	}
 	var newest hlc.Token
 	for _, version := range slices.SortedFunc(maps.Keys(r.applied), hlc.Timestamp.Compare) { // the store's own order
@@ -94,15 +88,6 @@ func (r *result) conclude() {
 		wasAccepted := func(e event) bool { return !e.Stale }
 		check("the woken node's late write was refused", len(r.late) > 0 && !slices.ContainsFunc(r.late, wasAccepted),
 			"%d sent past the guard", len(r.late))
-	}
-}
-
-// passed reports whether all checks passed, and prints them.
-func (r *result) passed(w io.Writer) bool {
-	passed := true
-	for _, c := range r.checks {
-		passed = passed && c.ok
-		fmt.Fprintf(w, "%s  %s (%s)\n", map[bool]string{true: "ok  ", false: "FAIL"}[c.ok], c.name, c.detail)
 	}
 	return passed
 }
