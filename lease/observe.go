@@ -34,9 +34,8 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 		failure := "not asked yet"                          // the class of the latest error; "" if an answer came since
 		differs := func(holder Holder) bool { return holder.Held != known.Held || holder.Value != known.Value }
 		for {
-			_ = key.Start() // before the question, so that no change is missed
-			asked := time.Now()
-			due, soon := asked.Add(l.options.TTL), asked.Add(l.options.retryAfter)
+			_ = key.Start()                         // before the question, so that no change is missed
+			asked, due := time.Now(), l.options.TTL // due is when to ask again, from then on
 			entry, err := l.get(ctx, l.client, transport.Binding{}, l.options.probe())
 			if ctx.Err() != nil {
 				return
@@ -44,7 +43,7 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 			changed := classOf(err) != failure || isTerminal(err)
 			failure = classOf(err)
 			if err != nil {
-				due = time.Now().Add(backoff.next(random.Fraction()))
+				due = time.Since(asked) + backoff.next(random.Fraction())
 			} else {
 				backoff.reset()
 				holder := l.heard(entry)
@@ -54,31 +53,24 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 			if changed && !yield(known, operror.New("lease: observe", l.name, err)) || isTerminal(err) {
 				return
 			}
-			for time.Now().Before(due) {
-				timer.Reset(time.Until(due))
+			for left := due - time.Since(asked); left > 0; left = due - time.Since(asked) {
+				timer.Reset(left)
 				_, replaced := l.client.Store()
 				select {
 				case <-ctx.Done():
 					return
 				case <-timer.C:
 				case <-replaced: // the known holder is the holder at another store
-					due = earlier(due, soon)
+					due = min(due, l.options.retryAfter)
 				case change, open := <-key.Changes():
 					switch {
 					case !open && isTerminal(key.Ended()):
-						due = asked // the answer says that the client is closed
+						due = 0 // the answer says that the client is closed
 					case open && failure == "" && differs(holderOf(change.Entry)): // else a flood would defeat the backoff
-						due = earlier(due, soon)
+						due = min(due, l.options.retryAfter)
 					}
 				}
 			}
 		}
 	}
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
