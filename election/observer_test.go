@@ -117,10 +117,6 @@ func TestStatusAndLogFollowTheWholeLifeOfANode(t *testing.T) {
 				node.conn.Cut()
 				time.Sleep(3 * ttl)
 			}, election.Standby, "", transport.ErrNotSent, ""},
-			{"the store is back", func() {
-				node.conn.Restore()
-				time.Sleep(2 * ttl)
-			}, election.Active, "node-a", nil, ""},
 			{"it has stopped", func() { _ = node.stop() }, election.Stopped, "", context.Canceled, ""},
 		} {
 			step.do()

@@ -181,10 +181,8 @@ func TestNonsensicalOptionsAreRefused(t *testing.T) {
 			{"an acquire delay beside the rank", election.Options{Lease: lease.Options{AcquireDelay: ttl}}, "Options.Rank"},
 			{"a function beside the observer", election.Options{Lease: lease.Options{OnWaiting: func(error) {}}}, "Options.Observer"},
 			{"a negative pause between checks", election.Options{HealthEvery: -1}, "HealthEvery"},
-			{"a negative timeout of checks", election.Options{HealthTimeout: -1}, "HealthTimeout"},
 			{"a negative rank", election.Options{Rank: -1}, "the best rank is 0"},
 			{"a rank that would wait forever", election.Options{Rank: 1 << 30}, "the worst is 100"},
-			{"a negative hold-down", election.Options{FailBackAfter: -1}, "FailBackAfter"},
 			{"a negative TTL", election.Options{TTL: -ttl, Rank: 1}, "TTL -2s"},
 			{"a lease that could not be held", election.Options{TTL: ttl, Lease: lease.Options{RenewEvery: ttl}}, "RenewEvery"},
 		} {

@@ -268,14 +268,3 @@ func TestARenewalThatWaitsForAConnectionIsWithdrawn(t *testing.T) {
 		})
 	}
 }
-
-// A program whose tests forget about the clock would find that a tenure never ends, or ended long ago.
-func TestSystemClockFollowsTheTimeOfABubble(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := lease.SystemClock()
-		time.Sleep(time.Hour)
-		if passed := lease.SystemClock() - began; passed != time.Hour {
-			t.Errorf("%v passed, want an hour", passed)
-		}
-	})
-}
