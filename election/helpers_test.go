@@ -3,7 +3,6 @@ package election_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -218,16 +217,6 @@ func (f *fitness) check(context.Context) error {
 	return nil
 }
 
-// suspendedClock is the clock of a machine that a test suspends: no timer notices.
-type suspendedClock struct{ by atomic.Int64 }
-
-func (s *suspendedClock) clock() func() time.Duration {
-	steady := lease.SystemClock
-	return func() time.Duration { return steady() + time.Duration(s.by.Load()) }
-}
-
-func (s *suspendedClock) suspend(by time.Duration) { s.by.Store(int64(by)) }
-
 // stubborn is a candidate for which a test can refuse SETs of the lease's key, with any error.
 type stubborn struct {
 	*candidate
@@ -244,23 +233,16 @@ func (c stubbornConn) RoundTrip(ctx context.Context, request transport.Request) 
 	payload := string(request.Payload)
 	if strings.Contains(payload, "\r\nSET\r\n") && strings.Contains(payload, "\r\n"+name+"\r\n") {
 		c.asked.Add(1)
-		if refusal := c.refusal.Load(); refusal != nil {
+		if refusal := c.refusal.Load(); refusal != nil && *refusal != nil {
 			return transport.Reply{}, *refusal
 		}
 	}
 	return c.Conn.RoundTrip(ctx, request)
 }
 
-// refuse lets the store refuse with an error from now on; nil ends that. transport.ErrServerBusy is how
-// an attached store refuses while too much waits for its journal.
+// refuse lets the store refuse with an error from now on; nil ends that.
 func (s *stubborn) refuse(refusal error) {
-	switch refusal {
-	case nil:
-		s.refusal.Store(nil)
-		return
-	case transport.ErrServerBusy:
-		refusal = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, &transport.RejectedError{Code: 503})
-	default:
+	if refusal != nil {
 		refusal = &transport.RefusedError{Text: refusal.Error()}
 	}
 	s.refusal.Store(&refusal)

@@ -219,7 +219,6 @@ var methods = []guardMethod{
 		_, err := g.Set(ctx, key, []byte("old"))
 		return err
 	}},
-	{"Clear", true, func(ctx context.Context, g *fencing.Guard) error { return g.Clear(ctx, key) }},
 	{"Del", true, func(ctx context.Context, g *fencing.Guard) error { _, err := g.Del(ctx, key); return err }},
 	{"VDel", true, func(ctx context.Context, g *fencing.Guard) error {
 		_, err := g.VDel(ctx, key, []byte("new"))

@@ -284,18 +284,3 @@ func hangRenewal(n node) (send chan<- struct{}) {
 	await.Receive(sending)
 	return hold
 }
-
-// beginning is the reading of its clock, from 1, with which a tenure begins, in a TryAcquire of one request.
-const beginning = 4
-
-// atReading returns a clock that calls do after one of its readings, counted from 1.
-func atReading(number int64, do func()) func() time.Duration {
-	var readings atomic.Int64
-	return func() time.Duration {
-		now := lease.SystemClock()
-		if readings.Add(1) == number {
-			do()
-		}
-		return now
-	}
-}

@@ -121,27 +121,3 @@ func TestObserveReportsEachKindOfErrorOnceAndGoesOnWithABackoff(t *testing.T) {
 		}
 	})
 }
-
-func TestObserveYieldsChangesThoughNoNotificationComes(t *testing.T) {
-	for name, harm := range map[string]func(node, *transporttest.Store){
-		"they are lost":    func(observer node, _ *transporttest.Store) { observer.conn.Silence(true) },
-		"no watch granted": func(_ node, store *transporttest.Store) { store.Authorize(allButWatches) },
-	} {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			a, b := twoNodes(t, store, lease.Options{})
-			observer := newNode(t, store, "observer", lease.Options{})
-			harm(observer, store)
-			o := observe(t.Context(), observer.Lease)
-			time.Sleep(3 * ttl)
-			for _, n := range []node{a, b} {
-				tenure := n.mustAcquire(t)
-				time.Sleep(5 * ttl)
-				mustRelease(t, tenure)
-				time.Sleep(3 * ttl)
-			}
-			if got := o.String(); got != "[- node-a - node-b -]" {
-				t.Errorf("%s: shown %s", name, got)
-			}
-		})
-	}
-}

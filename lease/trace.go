@@ -107,12 +107,12 @@ func (l *Lease) traceAttempt(ctx context.Context, took time.Duration, err error)
 }
 
 // reportAcquired traces and logs a tenure that begins.
-func (t *Tenure) reportAcquired(ctx context.Context) {
+func (t *Tenure) reportAcquired(ctx context.Context, sent time.Duration) {
 	options := &t.lease.options
 	waited := t.acquired - t.began
-	t.lease.trace(in(ctx, options.Trace.Acquired), TraceInfo{Token: t.token, RoundTrip: t.acquired - t.sent, Lasted: waited}, true)
+	t.lease.trace(in(ctx, options.Trace.Acquired), TraceInfo{Token: t.token, RoundTrip: t.acquired - sent, Lasted: waited}, true)
 	if options.Logger.Enabled(ctx, slog.LevelInfo) { // else nothing is allocated for it
-		options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder, "token", t.token.String(), "waited", waited)
+		options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder, "token", t.token, "waited", waited)
 	}
 }
 
@@ -123,7 +123,7 @@ func (t *Tenure) reportEnded() {
 	_, cause := t.remaining()
 	t.lease.trace(options.Trace.Ended, TraceInfo{Token: t.token, Lasted: held, Err: cause}, true)
 	if options.Logger.Enabled(context.Background(), slog.LevelInfo) { // else nothing is allocated for it
-		options.Logger.Info("the tenure has ended", "lease", t.lease.name, "token", t.token.String(), "held", held, "cause", cause)
+		options.Logger.Info("the tenure has ended", "lease", t.lease.name, "token", t.token, "held", held, "cause", cause)
 	}
 }
 

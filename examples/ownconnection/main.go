@@ -72,7 +72,7 @@ func run(ctx context.Context, broker, name string, duration time.Duration, logge
 	if err != nil {
 		return err
 	}
-	logger.Info("the lease is held over the program's own connection", "token", tenure.String())
+	logger.Info("the lease is held over the program's own connection", "value", tenure.Value())
 	select {
 	case <-time.After(duration):
 	case <-tenure.Context().Done():

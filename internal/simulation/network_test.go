@@ -109,30 +109,13 @@ func (n *node) requestFault(request transport.Request) transporttest.Fault {
 		}
 	}
 	if n.sim.tracing && fault != (transporttest.Fault{HoldRequest: before.HoldRequest, HoldReply: before.HoldReply}) {
-		n.sim.tracef("%s: fault of %s: %s", n.id, kindOf(request), describe(fault))
+		n.sim.tracef("%s: fault of %s: %+v", n.id, kindOf(request), fault)
 	}
 	return fault
 }
 
-func describe(f transporttest.Fault) string {
-	text := fmt.Sprintf("request after %v, reply after %v", f.HoldRequest.Round(time.Millisecond), f.HoldReply.Round(time.Millisecond))
-	for _, part := range []struct {
-		happens bool
-		name    string
-	}{
-		{f.LoseRequest, "request lost"}, {f.LoseReply, "reply lost"}, {f.CutBefore, "cut before"}, {f.CutAfter, "cut after"},
-		{f.Repeat, fmt.Sprintf("repeated after %v", f.RepeatAfter.Round(time.Millisecond))}, {f.RepeatReply, "reply repeated"},
-	} {
-		if part.happens {
-			text += ", " + part.name
-		}
-	}
-	return text
-}
-
 // notificationFault returns the faults of a notification.
 func (n *node) notificationFault(notification transport.Notification) transporttest.NotificationFault {
-	n.sim.checker.notified(notification)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.diceLocked("NOTIFY " + notification.Key)
@@ -151,31 +134,7 @@ func (n *node) notificationFault(notification transport.Notification) transportt
 	return fault
 }
 
-// block sleeps for a while within a function of the program, now and then. The program does
-// not look at a context meanwhile. In a gentle hour it does not happen: a health check that
-// blocks costs the lease.
-func (n *node) block(function string) {
-	if n.sim.gentle {
-		return
-	}
-	n.mu.Lock()
-	d, p := n.diceLocked("block "+function), 0.02
-	if n.blocking.Load() > 0 {
-		p = 0.6
-	}
-	lasts := time.Duration(0)
-	if d.chance(p) {
-		lasts = d.beforeCalm(n.sim, 3*ttl)
-	}
-	n.mu.Unlock()
-	if lasts > 0 {
-		n.sim.tracef("%s: %s blocks for %v", n.id, function, lasts)
-		time.Sleep(lasts)
-	}
-}
-
-// link is a process's end of a connection. A process on a suspended machine sends nothing and
-// gets nothing, also when the timeout of a request has passed.
+// link is a process's end of a connection.
 type link struct {
 	*transporttest.Conn
 	process *process
@@ -183,51 +142,8 @@ type link struct {
 
 // RoundTrip implements transport.Conn.
 func (l *link) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
-	l.process.awake()
 	sent := l.process.node.sim.checker.sending(l.process, request)
-	reply, err := l.rejectSome(ctx, request)
-	l.process.awake()
+	reply, err := l.Conn.RoundTrip(ctx, request)
 	l.process.node.sim.checker.answered(l.process, sent, reply, err)
 	return reply, err
-}
-
-// rejectSome makes a request, unless a fault rejects it.
-func (l *link) rejectSome(ctx context.Context, request transport.Request) (transport.Reply, error) {
-	n := l.process.node
-	if n.rejected.Load() == 0 {
-		return l.Conn.RoundTrip(ctx, request)
-	}
-	n.mu.Lock()
-	at := n.diceLocked("reject " + kindOf(request)).IntN(100)
-	n.mu.Unlock()
-	for _, r := range rejections {
-		if at -= r.percent; at >= 0 {
-			continue
-		}
-		if r.applied {
-			if _, err := l.Conn.RoundTrip(ctx, request); err != nil {
-				return transport.Reply{}, err
-			}
-		}
-		err := error(&transport.RejectedError{Code: r.code})
-		if r.unknown {
-			err = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
-		}
-		return transport.Reply{}, err
-	}
-	return l.Conn.RoundTrip(ctx, request)
-}
-
-// rejection is how something in front of the store rejects a request.
-type rejection struct {
-	percent int
-	code    int
-	applied bool // the store gets the request all the same
-	unknown bool // the client does not know whether it does
-}
-
-var rejections = []rejection{
-	{percent: 30, code: 0x97}, // quota exceeded
-	{percent: 20, code: 503, unknown: true},
-	{percent: 20, code: 500, applied: true, unknown: true},
 }
