@@ -12,6 +12,7 @@ import (
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -60,7 +61,7 @@ type slowToEnd struct {
 	report <-chan struct{}
 }
 
-func (c slowToEnd) Start(events transport.Events) {
+func (c slowToEnd) Start(events storeconn.Events) {
 	ended := events.Ended
 	events.Ended = func(cause error) {
 		await.Receive(c.report)
@@ -170,7 +171,7 @@ func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 			candidates := ranked(t, store, 2, options)
 			for i := range candidates {
 				c := candidates[len(candidates)-1-i]
-				c.conn.SetFault(func(transport.Request) transporttest.Fault {
+				c.conn.SetFault(func(transporttest.Request) transporttest.Fault {
 					return transporttest.Fault{HoldRequest: roundTrip / 2, HoldReply: roundTrip / 2}
 				})
 				c.run(t, serve)
@@ -201,7 +202,7 @@ func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 func TestACampaignThatWasGivenUpIsFreedBeforeRunReturns(t *testing.T) {
 	pair(t, election.Options{}, election.Options{}, func(t *testing.T, c, other *candidate) {
 		var lost atomic.Bool
-		c.conn.SetFault(func(r transport.Request) transporttest.Fault {
+		c.conn.SetFault(func(r transporttest.Request) transporttest.Fault {
 			if strings.Contains(string(r.Payload), "\r\nSET\r\n") {
 				time.AfterFunc(ttl/100, c.cancel) // under way
 			}

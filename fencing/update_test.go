@@ -24,7 +24,7 @@ func TestClaimKeepsTheValueAndShutsOutAWriteThatIsOnItsWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard) {
 		mustSet(t, stale.guard, key, "41")
 		// A write of the former leader leaves now and arrives in a minute.
-		former.conn.SetFault(func(transport.Request) transporttest.Fault {
+		former.conn.SetFault(func(transporttest.Request) transporttest.Fault {
 			return transporttest.Fault{HoldRequest: time.Minute}
 		})
 		if _, err := former.Set(t.Context(), key, []byte("13"), transport.SetOptions{FencingToken: stale.token}); !errors.Is(err, transport.ErrOutcomeUnknown) {
@@ -47,7 +47,7 @@ func TestClaimRepeatsItselfWhileOthersChangeTheKey(t *testing.T) {
 		// its SET by the former leader.
 		var left atomic.Int64
 		left.Store(3)
-		present.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		present.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			if carriesToken(request) && left.Add(-1) >= 0 {
 				value := fmt.Appendf(nil, "change %d", left.Load())
 				if _, err := former.Set(t.Context(), key, value, transport.SetOptions{FencingToken: stale.token}); err != nil {
@@ -69,7 +69,7 @@ func TestClaimIsRepeatedWhenARequestGetsNoAnswer(t *testing.T) {
 			inBubble(t, func(t *testing.T, _, present node, stale staleTenure, guard *fencing.Guard) {
 				mustSet(t, stale.guard, key, "41")
 				var number atomic.Int64
-				present.conn.SetFault(func(transport.Request) transporttest.Fault {
+				present.conn.SetFault(func(transporttest.Request) transporttest.Fault {
 					if number.Add(1) == lost {
 						return fault
 					}
@@ -94,7 +94,7 @@ func manyKeys(n int) []string {
 }
 
 // isOfMany reports whether a request concerns one of manyKeys.
-func isOfMany(request transport.Request) bool {
+func isOfMany(request transporttest.Request) bool {
 	return bytes.Contains(request.Payload, []byte("many/"))
 }
 
@@ -105,7 +105,7 @@ func TestClaimAllReturnsWhatEachKeyHoldsAndHasNoMoreThanItsBoundUnderWay(t *test
 			mustSet(t, stale.guard, key, "value of "+key)
 		}
 		var underWay, most, claims atomic.Int64
-		present.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		present.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			if isOfMany(request) {
 				for now := underWay.Add(1); ; {
 					if old := most.Load(); old >= now || most.CompareAndSwap(old, now) {
@@ -149,7 +149,7 @@ func TestTheFirstErrorOfClaimAllStartsNoFurtherClaim(t *testing.T) {
 		forbidden := keys[fencing.ClaimsAtOnce+3]
 		store.Authorize(func(_ string, _ statestore.Verb, key string) bool { return key != forbidden })
 		var asked atomic.Int64
-		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		n.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			if isOfMany(request) && !carriesToken(request) { // the GET of a claim
 				asked.Add(1)
 			}
@@ -236,7 +236,7 @@ func TestInvariant24AnUpdateOfUnknownOutcomeIsNotRepeated(t *testing.T) {
 		inBubble(t, func(t *testing.T, former, present node, _ staleTenure, guard *fencing.Guard) {
 			mustSet(t, guard, key, "1")
 			var calls, writes int
-			present.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			present.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 				if !carriesToken(request) || bytes.Contains(request.Payload, []byte("NEX")) {
 					return transporttest.Fault{}
 				}
@@ -259,7 +259,7 @@ func TestAnUpdateSurvivesALostReadAndSetsNothingIfAllAreLost(t *testing.T) {
 	for _, lost := range []int64{1, 2, 1000} {
 		inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
 			var number atomic.Int64
-			present.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			present.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 				reads := !bytes.Contains(request.Payload, []byte("SET")) || bytes.Contains(request.Payload, []byte("NEX"))
 				n := int64(0)
 				if bytes.Contains(request.Payload, []byte(key)) && reads {

@@ -158,7 +158,7 @@ func TestInvariant26ForgedNotificationsDoNotHoldUpAWaiterWithAnAcquireDelay(t *t
 			acquired := acquireInBackground(t.Context(), t, n)
 			for range 9 {
 				time.Sleep(acquireDelay / 10)
-				n.conn.Forge(transport.Notification{
+				n.conn.Forge(transporttest.Notification{
 					Key: name, Payload: resp3.AppendCommand(nil, words...),
 					Timestamp: hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "forger"}.String(),
 				})

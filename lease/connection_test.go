@@ -128,7 +128,7 @@ type silenceConn struct {
 	err     error
 }
 
-func (c silenceConn) SetWill(ctx context.Context, will transport.Request) (<-chan struct{}, time.Duration, error) {
+func (c silenceConn) SetWill(ctx context.Context, will []byte) (<-chan struct{}, time.Duration, error) {
 	lost, _, err := c.Conn.SetWill(ctx, will)
 	return lost, c.silence, errors.Join(err, c.err)
 }
@@ -242,7 +242,7 @@ func TestWhatALeaseSendsIsUrgent(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "a", lease.Options{NoWatch: true})
 		var sets, deletions, others int
-		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		n.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			switch {
 			case request.Binding.Urgent && hasVerb(request, "SET"):
 				sets++
@@ -295,7 +295,7 @@ func TestInvariant52ATenureThatEndsWithItsConnectionOutlastsAStall(t *testing.T)
 		inBubble(t, func(t *testing.T, store *transporttest.Store) {
 			conn := &stalling{Conn: store.Connect("node-a")}
 			tenure := nodeOn(t, conn, transport.ClientOptions{}, test.options).mustAcquire(t)
-			conn.SetFault(func(transport.Request) transporttest.Fault {
+			conn.SetFault(func(transporttest.Request) transporttest.Fault {
 				return transporttest.Fault{HoldRequest: max(conn.stalls(), 0)}
 			})
 			for range 30 {

@@ -194,7 +194,7 @@ func outlasts(t *testing.T, options lease.Options, away time.Duration) {
 				tenure := n.mustAcquire(t)
 				time.Sleep(3*options.TTL + part*options.TTL/40 + time.Microsecond) // between two renewals
 				if refuses {
-					n.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
+					n.conn.SetFault(func(transporttest.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
 				} else {
 					n.conn.Cut()
 				}

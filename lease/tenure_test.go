@@ -281,7 +281,9 @@ func TestInvariant42TenuresThatBeginWhileTheClientClosesLeaveNothing(t *testing.
 				Ended:    func(lease.TraceInfo) { ended.Add(1) },
 			}
 			n := newNode(t, store, "node-a", lease.Options{})
-			n.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{HoldReply: time.Millisecond} })
+			n.conn.SetFault(func(transporttest.Request) transporttest.Fault {
+				return transporttest.Fault{HoldReply: time.Millisecond}
+			})
 			var working sync.WaitGroup
 			for i := range 30 {
 				l := n.another(t, fmt.Sprint("lease ", i), options)

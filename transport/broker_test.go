@@ -51,7 +51,7 @@ func dialTo(t *testing.T, b *pipeBroker, addresses string, options Options) (*Cl
 		t.Fatal(err)
 	}
 	options.Dialer = b.dial
-	conn := newMQTTConn(servers, options)
+	conn := newMQTTConn(t.Context(), servers, options)
 	client, err := NewClient(conn, options.ClientOptions)
 	if err != nil {
 		t.Fatal(err)

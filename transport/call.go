@@ -14,20 +14,21 @@ import (
 	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/storeconn"
 )
 
 // call is a request from RoundTrip to its reply. It waits in the queue of the mqttConn until a link
 // takes it, and then among the pending ones of the link.
 type call struct {
 	ctx         context.Context // like request.Binding, it bounds the call
-	request     Request
+	request     storeconn.Request
 	deadline    time.Time       // when it is given up at the latest; zero: never
 	gone, over  <-chan struct{} // closed when ctx, or request.Binding.While, ends
 	correlation correlation
 	timer       *time.Timer // fires at request.Binding.Until
 
-	done  chan struct{} // gets an item from the goroutine that took the call out of the queue or of the link
-	reply Reply         // set before, like err
+	done  chan struct{}   // gets an item from the goroutine that took the call out of the queue or of the link
+	reply storeconn.Reply // set before, like err
 	err   error
 
 	// Guarded by mqttConn.mu.
@@ -51,7 +52,7 @@ func (id *correlation) choose() {
 type calls struct{ sync.Pool }
 
 // get returns a call for a request.
-func (p *calls) get(ctx context.Context, request Request) *call {
+func (p *calls) get(ctx context.Context, request storeconn.Request) *call {
 	c, ok := p.Get().(*call)
 	if !ok {
 		c = &call{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
@@ -75,7 +76,7 @@ func (p *calls) put(c *call) {
 }
 
 // end gives a call its result. Only the goroutine that took it out of the queue or of its link may do so.
-func (c *call) end(reply Reply, err error) {
+func (c *call) end(reply storeconn.Reply, err error) {
 	c.reply, c.err = reply, err
 	c.done <- struct{}{}
 }
@@ -138,10 +139,10 @@ func (c *call) leaveLine() *call {
 
 // RoundTrip implements Conn. It obeys the bounds of the binding by itself, which spares the caller a
 // context of its own, of five allocations.
-func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
+func (c *mqttConn) RoundTrip(ctx context.Context, request storeconn.Request) (storeconn.Reply, error) {
 	call := c.calls.get(ctx, request)
 	if err := c.enqueue(call); err != nil {
-		return Reply{}, err
+		return storeconn.Reply{}, err
 	}
 	err := c.await(call)
 	reply := call.reply
@@ -185,10 +186,11 @@ func (c *mqttConn) enqueue(call *call) error {
 	return nil
 }
 
+var errBoundConnection = errors.New("the connection to which the request is bound was lost")
+
 // boundToLost reports whether a call is bound to a connection that is lost.
 func (c *call) boundToLost() bool {
-	connection := c.request.Binding.Connection
-	return connection != nil && closed.Is(connection)
+	return closed.Is(c.request.Binding.Connection) // nil: it is not bound
 }
 
 // nextLocked takes the next call out of the queue, or returns nil if the link takes none: it counts
@@ -248,7 +250,7 @@ func (c *mqttConn) failQueuedLocked(why func(*call) error) {
 			waits := call
 			call = call.after
 			if err := why(waits); err != nil {
-				waits.leaveLine().end(Reply{}, err)
+				waits.leaveLine().end(storeconn.Reply{}, err)
 			}
 		}
 	}
@@ -300,7 +302,7 @@ func messageExpiry(left time.Duration) uint32 {
 }
 
 // requestProperties appends the user properties of a request.
-func requestProperties(dst []mqtt.UserProperty, clientID string, request Request) []mqtt.UserProperty {
+func requestProperties(dst []mqtt.UserProperty, clientID string, request storeconn.Request) []mqtt.UserProperty {
 	dst = append(dst,
 		mqtt.UserProperty{Name: protocol.PropertySourceID, Value: clientID},
 		mqtt.UserProperty{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},

@@ -14,6 +14,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/resp3"
 )
 
@@ -77,7 +78,7 @@ type Entry struct {
 // ErrKeyLengthZero.
 //
 // If the store refuses the request because this node's clock is ahead, Set repeats it once,
-// with a timestamp from the store's clock: see [Client.Skew].
+// with a timestamp from the store's clock.
 //
 // If the Condition is not met, Set returns the present version of the key and an error that
 // matches ErrConditionFailed. An error that matches ErrOutcomeUnknown means that the value
@@ -85,11 +86,11 @@ type Entry struct {
 func (c *Client) Set(ctx context.Context, key string, value []byte, options SetOptions) (hlc.Timestamp, error) {
 	timestamp, early := c.tick()
 	payload, wrong := encodeSet(key, value, &options)
-	answer, err := c.do(ctx, protocol.VerbSet, key, cmp.Or(early, wrong), Request{
+	answer, err := c.do(ctx, protocol.VerbSet, key, cmp.Or(early, wrong), storeconn.Request{
 		Payload:      payload,
 		Timestamp:    timestamp,
 		FencingToken: tokenText(options.FencingToken),
-		Binding:      options.Binding,
+		Binding:      storeconn.Binding(options.Binding),
 		Persist:      options.Persist,
 	})
 	return answer.version, err
@@ -103,9 +104,9 @@ func (c *Client) Get(ctx context.Context, key string) (Entry, error) {
 // GetWith is Get with a Binding. The error matches ErrOtherStore if another
 // store answers, and ErrNotSent if the connection of the binding is over.
 func (c *Client) GetWith(ctx context.Context, key string, binding Binding) (Entry, error) {
-	answer, err := c.do(ctx, protocol.VerbGet, key, nil, Request{
+	answer, err := c.do(ctx, protocol.VerbGet, key, nil, storeconn.Request{
 		Payload: resp3.AppendCommand(nil, protocol.VerbGet, key),
-		Binding: binding,
+		Binding: storeconn.Binding(binding),
 	})
 	if err != nil || answer.verdict() == missing {
 		return Entry{}, err
@@ -135,10 +136,10 @@ func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, o
 		wrong = fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most",
 			protocol.MaxForced)
 	}
-	answer, err := c.do(ctx, verb, key, wrong, Request{
+	answer, err := c.do(ctx, verb, key, wrong, storeconn.Request{
 		Payload:      payload,
 		FencingToken: tokenText(options.FencingToken),
-		Binding:      options.Binding,
+		Binding:      storeconn.Binding(options.Binding),
 		Forced:       forced,
 	})
 	return err == nil && answer.verdict() == deleted, err
@@ -151,7 +152,7 @@ func (c *Client) keyNotify(ctx context.Context, key string, waits bool, options 
 		wrong = ErrKeyTooLong
 	}
 	arguments := append([]string{protocol.VerbKeyNotify, key}, options...)
-	request := Request{Payload: resp3.AppendCommand(nil, arguments...), Waiting: waits}
+	request := storeconn.Request{Payload: resp3.AppendCommand(nil, arguments...), Waiting: waits}
 	_, err := c.do(ctx, protocol.VerbKeyNotify, key, wrong, request)
 	return err
 }
@@ -183,7 +184,7 @@ var verdicts = map[string][]verdict{
 
 // do sends a request, unless something is wrong with it, and reads the reply. It traces the request. Its error has
 // the verb and the key.
-func (c *Client) do(ctx context.Context, verb, key string, wrong error, request Request) (answer answer, err error) {
+func (c *Client) do(ctx context.Context, verb, key string, wrong error, request storeconn.Request) (answer answer, err error) {
 	began := time.Now()
 	if wrong != nil {
 		err = notSent(wrong)
@@ -199,7 +200,7 @@ func (c *Client) do(ctx context.Context, verb, key string, wrong error, request 
 	}
 	if c.trace.Request != nil {
 		info := RequestInfo{Verb: verb, Key: key, Began: began, Duration: time.Since(began), Err: err}
-		c.Dispatch(func() { c.trace.Request(ctx, info) }, false)
+		c.Dispatch(func() { c.trace.Request(ctx, info) })
 	}
 	if err != nil { // the names are joined for it alone, which allocates
 		err = operror.New("transport: "+verb, key, err)
@@ -209,7 +210,7 @@ func (c *Client) do(ctx context.Context, verb, key string, wrong error, request 
 
 // request sends a request and reads the reply, by limit at the latest. If the store refuses the timestamp, it
 // repeats the request once with another: the first changed nothing, and the second is a new request.
-func (c *Client) request(ctx context.Context, request Request, limit time.Time) (answer, error) {
+func (c *Client) request(ctx context.Context, request storeconn.Request, limit time.Time) (answer, error) {
 	if until := request.Binding.Until; !until.IsZero() && until.Before(limit) {
 		limit = until
 	}
@@ -231,7 +232,7 @@ func (c *Client) request(ctx context.Context, request Request, limit time.Time) 
 }
 
 // exchange sends a request once and reads the reply.
-func (c *Client) exchange(ctx context.Context, request *Request) (answer, error) {
+func (c *Client) exchange(ctx context.Context, request *storeconn.Request) (answer, error) {
 	reply, err := c.conn.RoundTrip(ctx, *request)
 	if err != nil {
 		c.unanswered(err)
@@ -244,7 +245,7 @@ func (c *Client) exchange(ctx context.Context, request *Request) (answer, error)
 	return answer, err
 }
 
-func (c *Client) read(reply Reply) (answer, error) {
+func (c *Client) read(reply storeconn.Reply) (answer, error) {
 	value, err := resp3.DecodeValue(reply.Payload)
 	if err != nil {
 		// The request arrived, but nothing says what it did.

@@ -125,7 +125,7 @@ const (
 // matches ErrNotSent and wraps the *ConnectionError of the last attempt; [Client.Connection] shows
 // it too, and a [Trace] hears of it.
 func Dial(ctx context.Context, address string, options Options) (*Client, error) {
-	conn, err := newConn(address, &options)
+	conn, err := newConn(ctx, address, &options)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func Dial(ctx context.Context, address string, options Options) (*Client, error)
 
 // newConn returns a connection that does nothing until Start. The error says what is wrong
 // with the address or an option; defaults are filled in.
-func newConn(address string, options *Options) (*mqttConn, error) {
+func newConn(ctx context.Context, address string, options *Options) (*mqttConn, error) {
 	servers, err := mqtt.ParseAddresses(address)
 	if err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
@@ -157,7 +157,7 @@ func newConn(address string, options *Options) (*mqttConn, error) {
 	if err := options.checkCredentials(servers); err != nil {
 		return nil, err
 	}
-	return newMQTTConn(servers, *options), nil
+	return newMQTTConn(ctx, servers, *options), nil
 }
 
 // complete fills in defaults and rejects nonsense.
@@ -193,12 +193,8 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// OptionError says which field of the Options of this package, of lease or of election makes no sense, and what
-// would do.
-type OptionError = optionerror.Error
-
 func optionError(field string, value any, problem string) error {
-	return fmt.Errorf("transport: %w", &OptionError{Package: "transport", Field: field, Value: value, Problem: problem})
+	return fmt.Errorf("transport: %w", &optionerror.Error{Package: "transport", Field: field, Value: value, Problem: problem})
 }
 
 // pauses are the times that a client waits between attempts to connect.

@@ -39,7 +39,7 @@ func TestCredentialsThatTravelInTheClearAreWarnedAbout(t *testing.T) {
 			var log strings.Builder
 			test.options.Logger = slog.New(slog.NewTextHandler(&log, nil))
 			test.options.WebSocket = func(context.Context, net.Conn, *url.URL) (net.Conn, error) { return nil, errors.New("none") }
-			if _, err := newConn(test.addresses, &test.options); err != nil {
+			if _, err := newConn(t.Context(), test.addresses, &test.options); err != nil {
 				t.Fatal(err)
 			}
 			test.options.program.close()
@@ -272,7 +272,7 @@ func startPair(t *testing.T) *pair {
 func (p *pair) lag(t *testing.T) time.Duration {
 	t.Helper()
 	began := time.Now()
-	for p.client.Connection().State != Connected {
+	for !p.client.Connection().Connected {
 		if time.Since(began) > time.Hour {
 			t.Fatal("the client does not connect again")
 		}

@@ -4,20 +4,18 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/storeconn"
 )
 
 const (
@@ -42,14 +40,12 @@ type link struct {
 	conn    *mqttConn
 	replies string // the topic of replies
 
-	net    *mqtt.Conn
 	client *mqtt.Client // reads; CONNECT, SUBSCRIBE, keep-alive, DISCONNECT
 	will   *pendingWill // that it carries; nil: none
 
-	down  chan struct{}  // closed when the connection is lost
-	wake  chan struct{}  // holds one item when there may be something to send
-	quiet chan struct{}  // holds one item once nothing is pending on a link that is leaving
-	probe sync.WaitGroup // has the goroutine of a probe, if any
+	down  chan struct{} // closed when the connection is lost
+	wake  chan struct{} // holds one item when there may be something to send
+	quiet chan struct{} // holds one item once nothing is pending on a link that is leaving
 
 	// Used by the goroutine that sends only.
 	message mqtt.Message
@@ -66,16 +62,18 @@ type link struct {
 	token    []byte // for an AUTH; nil: none
 	leaving  bool   // it takes no more calls
 	answered bool   // a reply has come
-	probing  bool   // a probe is under way
 	cause    error  // why the connection was lost; nil until then
 }
 
-// newLink returns the link over conn.
-func (c *mqttConn) newLink(conn *mqtt.Conn) *link {
+// newLink returns a link that has no connection yet. It is to carry the Will that waits for one.
+func (c *mqttConn) newLink(token []byte) *link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return &link{
 		conn:    c,
 		replies: protocol.ResponseTopic(c.options.ClientID),
-		net:     conn,
+		will:    c.will,
+		token:   token,
 		down:    make(chan struct{}),
 		wake:    make(chan struct{}, 1),
 		quiet:   make(chan struct{}, 1),
@@ -84,20 +82,26 @@ func (c *mqttConn) newLink(conn *mqtt.Conn) *link {
 	}
 }
 
-// handshake sends CONNECT and waits for CONNACK. The CONNACK may be nil with an error.
-func (l *link) handshake(ctx context.Context, connect *paho.Connect) (*paho.Connack, error) {
-	l.token = connect.Properties.AuthData
-	client, connack, err := mqtt.Connect(ctx, l.net, connect, mqtt.ClientOptions{
+// dial opens a connection to the present server.
+func (l *link) dial(ctx context.Context) error {
+	options := &l.conn.options
+	config, err := options.tlsConfig(l.conn.server())
+	if err != nil {
+		return err
+	}
+	l.client, err = mqtt.Dial(ctx, l.conn.server(), mqtt.Options{
+		MaxPacket:    options.MaxPacketSize,
+		WriteTimeout: options.KeepAlive,
+		TLS:          config,
+		Dialer:       options.Dialer,
+		WebSocket:    options.WebSocket,
+		Local:        "`tenure serve`",
 		Authenticate: func() *packets.Auth { return l.authenticate(packets.AuthContinueAuthentication) },
 		Received:     l.received,
 		Acknowledged: l.acknowledged,
 		Lost:         func(d *packets.Disconnect) { l.conn.lost(l, d) },
 	})
-	if err != nil {
-		return connack, cmp.Or(l.closeCause(), err)
-	}
-	l.client = client
-	return connack, nil
+	return err
 }
 
 // subscribe asks for replies and notifications, and repeats that until the broker grants
@@ -113,7 +117,7 @@ func (l *link) subscribe(ctx context.Context, refused func(error)) error {
 			return nil
 		}
 		if suback == nil { // no answer: begin with a new connection
-			return cmp.Or(l.closeCause(), fmt.Errorf("subscribe: %w", err))
+			return cmp.Or(l.client.CloseCause(), fmt.Errorf("subscribe: %w", err))
 		}
 		refused(fmt.Errorf("subscribe to %q and %q: %w (reason codes %#x)",
 			l.replies, notifications, err, suback.Reasons))
@@ -125,16 +129,6 @@ func (l *link) subscribe(ctx context.Context, refused func(error)) error {
 		}
 	}
 	return nil
-}
-
-// closeCause returns why this client closed the connection, or nil if it did not.
-func (l *link) closeCause() error {
-	cause := l.net.CloseCause()
-	var tooLarge *mqtt.TooLargeError
-	if errors.As(cause, &tooLarge) {
-		return fmt.Errorf("%w: %w", ErrPacketTooLarge, cause)
-	}
-	return cause
 }
 
 // reserved is how many of the requests that the broker takes at once are for urgent ones only: an
@@ -158,7 +152,7 @@ func (l *link) send() {
 		runtime.Gosched()
 	}
 	for l.gather(); len(l.packets) > 0; l.gather() {
-		l.net.Send(l.packets)
+		l.client.Write(l.packets)
 		if cap(l.packets) > 2*maxBatch {
 			l.packets = nil // there was a long one; they are rare
 		}
@@ -182,7 +176,7 @@ func (l *link) gather() {
 		c.correlation.choose() // here, and not in the caller, whose stack it would double
 		id := l.nextIDLocked()
 		if err := l.appendLocked(c, id, now); err != nil {
-			c.end(Reply{}, err)
+			c.end(storeconn.Reply{}, err)
 			continue
 		}
 		c.link, l.pending[c.correlation], l.unacked[id] = l, c, c.correlation
@@ -222,13 +216,6 @@ func (l *link) leave() {
 	}
 }
 
-// lossCause returns why the connection was lost, or nil if it is not.
-func (l *link) lossCause() error {
-	l.conn.mu.Lock()
-	defer l.conn.mu.Unlock()
-	return l.cause
-}
-
 // acknowledged handles a PUBACK. A bad one says that the broker has not passed the request on.
 func (l *link) acknowledged(ack *mqtt.Puback) {
 	l.conn.mu.Lock()
@@ -256,7 +243,7 @@ func (l *link) acknowledged(ack *mqtt.Puback) {
 		return
 	}
 	l.takeLocked(c)
-	c.end(Reply{}, err)
+	c.end(storeconn.Reply{}, err)
 }
 
 // received passes on a message that arrived. A reply with a correlation for which no call
@@ -271,7 +258,7 @@ func (l *link) received(p *mqtt.Publish) {
 	clientID, key, notified := protocol.ParseNotifyTopic(string(p.Topic))
 	switch {
 	case notified && clientID == l.conn.ClientID():
-		l.conn.events.Notify(Notification{
+		l.conn.events.Notify(storeconn.Notification{
 			Key: key, Payload: bytes.Clone(p.Payload),
 			Timestamp: string(property(p, protocol.PropertyTimestamp)),
 			Store:     string(property(p, protocol.PropertyStore)),
@@ -317,11 +304,11 @@ func (l *link) answer(p *mqtt.Publish) bool {
 // reply turns a status of 400 or more into an error. After 408 and 5xx it is not known
 // whether the request was applied; after any other it was not. A reply without a status
 // counts as a success.
-func (l *link) reply(p *mqtt.Publish) (Reply, error) {
+func (l *link) reply(p *mqtt.Publish) (storeconn.Reply, error) {
 	const timeout, serverError = 408, 500 // as in HTTP, like statusUnavailable
 	status, err := strconv.Atoi(string(property(p, protocol.PropertyStatus)))
 	if err != nil || status < 400 {
-		return Reply{
+		return storeconn.Reply{
 			Payload:   bytes.Clone(p.Payload),
 			Timestamp: string(property(p, protocol.PropertyTimestamp)),
 			Store:     keep(&l.store, property(p, protocol.PropertyStore)),
@@ -330,9 +317,9 @@ func (l *link) reply(p *mqtt.Publish) (Reply, error) {
 	}
 	rejected := &RejectedError{Code: status, Reason: string(property(p, protocol.PropertyStatusMessage))}
 	if status == timeout || status >= serverError {
-		return Reply{}, unknown(rejected)
+		return storeconn.Reply{}, unknown(rejected)
 	}
-	return Reply{}, rejected
+	return storeconn.Reply{}, rejected
 }
 
 // keep returns text as one string for all replies with the same: a store has one name in nearly all of them.

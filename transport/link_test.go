@@ -18,8 +18,8 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/storeconn"
 )
 
 // newTestLink returns a connection that is ready, to a peer that reads and says nothing.
@@ -29,7 +29,7 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := newMQTTConn(servers, Options{ClientID: "a", ClientOptions: ClientOptions{program: new(dispatcher)}})
+	conn := newMQTTConn(t.Context(), servers, Options{ClientID: "a", KeepAlive: time.Minute, ClientOptions: ClientOptions{program: new(dispatcher)}})
 	conn.events.Up, conn.events.Down = func() {}, func(error) {}
 	l, far := conn.newPipeLink(t, receiveMaximum)
 	go func() { _, _ = io.Copy(io.Discard, far) }()
@@ -43,19 +43,18 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 func (c *mqttConn) newPipeLink(t *testing.T, receiveMaximum int) (*link, net.Conn) {
 	t.Helper()
 	near, far := net.Pipe()
-	out, err := mqtt.Dial(t.Context(), c.server(), nil, mqtt.DialOptions{WriteTimeout: time.Minute,
-		Dialer: func(context.Context, string, string) (net.Conn, error) { return near, nil }})
-	if err != nil {
+	c.options.Dialer = func(context.Context, string, string) (net.Conn, error) { return near, nil }
+	l := c.newLink(nil)
+	if err := l.dial(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = far.Close(); out.Abort() })
-	l := c.newLink(out)
-	l.client = &mqtt.Client{MaxPacket: math.MaxInt32, ReceiveMaximum: receiveMaximum}
+	t.Cleanup(func() { _ = far.Close(); l.client.Abort() })
+	l.client.MaxPacket, l.client.ReceiveMaximum = math.MaxInt32, receiveMaximum
 	return l, far
 }
 
 // begin enqueues a call for a request.
-func (c *mqttConn) begin(t *testing.T, ctx context.Context, request Request) *call {
+func (c *mqttConn) begin(t *testing.T, ctx context.Context, request storeconn.Request) *call {
 	t.Helper()
 	began := c.calls.get(ctx, request)
 	if err := c.enqueue(began); err != nil {
@@ -84,7 +83,7 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 			conn, l := newTestLink(t, 1)
 			over := errors.New("over")
 			ctx, cancel := context.WithCancelCause(t.Context())
-			of, request := ctx, Request{}
+			of, request := ctx, storeconn.Request{}
 			if test.tenure {
 				of, request.Binding.While = t.Context(), ctx
 			}
@@ -118,7 +117,7 @@ func TestAConnectionThatLeavesOrIsLostTakesNoMoreRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conn, l := newTestLink(t, 1)
 			end(conn, l)
-			conn.begin(t, t.Context(), Request{})
+			conn.begin(t, t.Context(), storeconn.Request{})
 			if l.gather(); len(l.packets)+len(l.pending) > 0 {
 				t.Error("it takes one")
 			}
@@ -128,9 +127,9 @@ func TestAConnectionThatLeavesOrIsLostTakesNoMoreRequests(t *testing.T) {
 
 func TestWhatWasNotSentWhenTheConnectionDropsLeavesOverTheNext(t *testing.T) {
 	conn, l := newTestLink(t, 10)
-	sent := conn.begin(t, t.Context(), Request{})
+	sent := conn.begin(t, t.Context(), storeconn.Request{})
 	l.gather()
-	queued := conn.begin(t, t.Context(), Request{})
+	queued := conn.begin(t, t.Context(), storeconn.Request{})
 	conn.lost(l, nil)
 	if got := sent.outcome(); !errors.Is(got.err, ErrOutcomeUnknown) || errors.Is(got.err, ErrNotSent) {
 		t.Errorf("the one that was sent: %v", got.err)
@@ -152,7 +151,7 @@ func TestInvariant53ABoundRequestIsNotQueuedForTheNextConnection(t *testing.T) {
 	conn, l := newTestLink(t, 1)
 	connection := make(chan struct{})
 	conn.events.Down = func(error) { close(connection) }
-	bound := Request{Binding: Binding{Connection: connection}}
+	bound := storeconn.Request{Binding: storeconn.Binding{Connection: connection}}
 	waits := conn.begin(t, t.Context(), bound)
 	conn.lost(l, nil)
 	if got := waits.outcome(); !errors.Is(got.err, ErrNotSent) || !errors.Is(got.err, errBoundConnection) {
@@ -170,13 +169,13 @@ func TestALinkKeepsAPartOfTheReceiveMaximumForUrgentRequests(t *testing.T) {
 	for size, reserved := range map[int]int{1: 0, 7: 0, 8: 1, 20: 2, 128: 16, 1000: 16} {
 		conn, l := newTestLink(t, size)
 		for range size {
-			conn.begin(t, t.Context(), Request{})
+			conn.begin(t, t.Context(), storeconn.Request{})
 		}
 		if l.send(); len(l.unacked) != size-reserved {
 			t.Errorf("of %d, ordinary requests get %d, want %d", size, len(l.unacked), size-reserved)
 		}
 		for range size {
-			conn.begin(t, t.Context(), Request{Binding: Binding{Urgent: true}})
+			conn.begin(t, t.Context(), storeconn.Request{Binding: storeconn.Binding{Urgent: true}})
 		}
 		if l.send(); len(l.unacked) != size {
 			t.Errorf("of %d, %d are under way", size, len(l.unacked))
@@ -193,7 +192,7 @@ func TestRequestsLeaveInOrderAndUrgentOnesFirst(t *testing.T) {
 		if name == "leaves" {
 			of = ctx
 		}
-		names[conn.begin(t, of, Request{Binding: Binding{Urgent: name[0] == 'u'}})] = name
+		names[conn.begin(t, of, storeconn.Request{Binding: storeconn.Binding{Urgent: name[0] == 'u'}})] = name
 		l.send()
 	}
 	leave()
@@ -212,7 +211,7 @@ func TestRequestsLeaveInOrderAndUrgentOnesFirst(t *testing.T) {
 func TestACallThatIsGivenUpAsItsResultComesHasThatResult(t *testing.T) {
 	conn, l := newTestLink(t, 1)
 	for range 20 {
-		c := conn.begin(t, t.Context(), Request{})
+		c := conn.begin(t, t.Context(), storeconn.Request{})
 		l.send()
 		if !l.answer(&mqtt.Publish{CorrelationData: c.correlation[:]}) {
 			t.Fatal("not taken")
@@ -238,8 +237,8 @@ func TestAConnectionThatWasLostBeforeItWasReadyIsNotUsed(t *testing.T) {
 
 // withWill returns a connection whose next link is to carry a will.
 func withWill() (*mqttConn, *pendingWill) {
-	conn := newMQTTConn([]*url.URL{{Host: "192.0.2.1:1883"}}, Options{ClientOptions: ClientOptions{program: new(dispatcher)}})
-	conn.will = &pendingWill{done: make(chan struct{})}
+	conn := newMQTTConn(context.Background(), []*url.URL{{Host: "192.0.2.1:1883"}}, Options{ClientOptions: ClientOptions{program: new(dispatcher)}})
+	conn.will = &pendingWill{result: make(chan willResult, 1)}
 	return conn, conn.will
 }
 
@@ -248,8 +247,8 @@ func TestAWillThatStandsIsNotGivenUp(t *testing.T) {
 	conn, will := withWill()
 	l, _ := conn.newPipeLink(t, 1)
 	conn.concluded(will, l, nil)
-	if conn.withdraw(will, context.Canceled); will.err != nil || will.lost != l.down {
-		t.Errorf("%v, %v", will.err, will.lost)
+	if result := conn.withdraw(will, context.Canceled); result.err != nil || result.lost != l.down {
+		t.Errorf("%+v", result)
 	}
 	if conn.outdated(will) {
 		t.Error("its connection is to be replaced")
@@ -261,18 +260,18 @@ func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
 	if !conn.outdated(nil) {
 		t.Error("a will waits, and the connection without is to stay")
 	}
-	if conn.withdraw(will, context.Canceled); will.err != context.Canceled {
-		t.Errorf("its result is %v", will.err)
+	if result := conn.withdraw(will, context.Canceled); result.err != context.Canceled {
+		t.Errorf("its result is %v", result.err)
 	}
 	if !conn.outdated(will) {
 		t.Error("the connection with the will is to stay")
 	}
-	if conn.outdated(nil) || conn.nextWill() != nil {
+	if conn.outdated(nil) || conn.will != nil {
 		t.Error("the next connection is to carry the will, too")
 	}
 	conn.concluded(will, nil, ErrNoWill)
-	if closed.Is(will.done) || will.err != context.Canceled {
-		t.Error("no connection has it, and its result says so")
+	if len(will.result) > 0 {
+		t.Error("no connection has it")
 	}
 	if len(conn.replace) != 1 {
 		t.Error("serve is not woken up")
@@ -328,7 +327,7 @@ func TestInvariant52ADeadConnectionThatIsProbedCostsOneTimeout(t *testing.T) {
 			t.Errorf("after %v the request ends with %v", took, got.err)
 		}
 		time.Sleep(200 * time.Millisecond)
-		if status := client.Connection(); status.State != Connected || status.Connections != 2 {
+		if status := client.Connection(); !status.Connected || status.Connections != 2 {
 			t.Errorf("it does not connect again at once: %+v", status)
 		}
 	})
@@ -361,7 +360,7 @@ func TestAProbedConnectionStaysIfAnythingArrives(t *testing.T) {
 					time.Sleep(2 * time.Millisecond)
 				}
 				mute.Store(false)
-				if status := client.Connection(); status.Connections != 1 || status.State != Connected {
+				if status := client.Connection(); status.Connections != 1 || !status.Connected {
 					t.Errorf("the connection was given up: %+v", status)
 				}
 			})

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -19,6 +18,7 @@ import (
 	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/internal/storeconn"
 )
 
 const (
@@ -49,45 +49,49 @@ const (
 type mqttConn struct {
 	options Options
 	logger  *slog.Logger
-	events  Events
+	events  storeconn.Events
+	dialing context.Context // bounds the attempts until there has been a connection
 
 	life  context.Context // ends, with the reason, once there will be no more connections
 	end   context.CancelCauseFunc
 	tasks sync.WaitGroup // run, and the end of a link
-
-	receiveMaximum atomic.Int64 // of the broker, on the latest connection
-	calls          calls
+	calls calls
 
 	// Used by the goroutine run, and by those that it waits for.
 	servers    *mqtt.Rotation   // its server is the server of the present attempt or connection
 	refused    []error          // of the latest attempts in a row, which servers refused for good or sent elsewhere
 	referral   error            // what sent the client from the latest server to another one; nil: nothing
-	foreign    string           // the latest server that a broker referred to and that is not followed
+	failureLog *slog.Logger     // for attempts to connect
 	failures   int              // attempts in a row that failed
 	logged     loglimit.Limiter // of them
 	unanswered int              // own attempts that got no answer, maxUnanswered at most; see wasOwnConnect
 	gaveUp     time.Time        // when the latest of them ended
 
 	first chan struct{} // closed when there has been a connection
+	tried chan struct{} // closed when there has been an attempt to connect that failed
 
 	mu       sync.Mutex
 	urgent   line         // the calls that no link has taken, in order; see nextLocked
 	ordinary line         // likewise
 	link     *link        // the present connection; nil while there is none
-	last     error        // why the last attempt to connect failed
-	silent   error        // the error of the present attempt if there is no answer; nil while there is none
+	last     error        // why the last attempt to connect failed, or the connection was lost; nil while connected
 	will     *pendingWill // for the next connection; nil: none
 
 	replace chan struct{} // holds one item when the present connection may have to be replaced
 }
 
-func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
+func newMQTTConn(ctx context.Context, servers []*url.URL, options Options) *mqttConn {
+	// A program that waits in Dial would be silent without a Logger, and look as if it hung.
+	dialLogger := slog.New(handler{cmp.Or(options.Logger, slog.Default()).Handler(), options.program})
 	c := &mqttConn{
-		servers: mqtt.NewRotation(servers),
-		options: options,
-		logger:  options.program.logger(options.Logger).With("client", options.ClientID),
-		first:   make(chan struct{}),
-		replace: make(chan struct{}, 1),
+		dialing:    ctx,
+		servers:    mqtt.NewRotation(servers),
+		options:    options,
+		logger:     options.program.logger(options.Logger).With("client", options.ClientID),
+		failureLog: dialLogger.With("client", options.ClientID),
+		first:      make(chan struct{}),
+		tried:      make(chan struct{}),
+		replace:    make(chan struct{}, 1),
 	}
 	c.urgent.init()
 	c.ordinary.init()
@@ -98,7 +102,7 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 func (c *mqttConn) ClientID() string { return c.options.ClientID }
 
 // Start implements Conn.
-func (c *mqttConn) Start(events Events) {
+func (c *mqttConn) Start(events storeconn.Events) {
 	c.events = events
 	c.tasks.Go(c.run)
 }
@@ -175,18 +179,11 @@ func (c *mqttConn) moveOn() (atOnce bool) {
 		c.servers.Next()
 		return false
 	}
-	from, reference := c.servers.Server().Host, ""
-	if by := (*ConnectionError)(nil); errors.As(c.referral, &by) {
-		reference = by.ServerReference
-	}
-	atOnce, known := c.servers.Follow(reference)
-	log := c.logger.With("broker", from, "refers to", mqtt.Shown(reference))
-	if reference != "" && !known && reference != c.foreign {
-		c.foreign = reference
-		log.Warn("the broker refers to a server that is none of this client's addresses; add it there if clients are to use it")
-	}
-	if atOnce {
-		log.Info("the broker refers to another server; going on to the next address", "next", c.servers.Server().Host)
+	from, by := c.server().Host, (*ConnectionError)(nil)
+	errors.As(c.referral, &by) // which it is
+	log := c.logger.With("broker", from, "refers to", mqtt.Shown(by.ServerReference))
+	if atOnce = c.servers.Follow(by.ServerReference); atOnce {
+		log.Info("the broker refers to another server; going on to the next address", "next", c.server().Host)
 	} else {
 		log.Warn("each address refers to another server or does not answer; trying again after a pause")
 	}
@@ -228,16 +225,20 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 
 // open connects to a broker that takes requests, up to its CONNACK. The error says why there is no
 // connection.
-func (c *mqttConn) open(ctx context.Context) (*link, error) {
+func (c *mqttConn) open(ctx context.Context) (l *link, err error) {
 	attempt, cancel := context.WithTimeout(ctx, c.attemptTimeout())
 	defer cancel()
+	if ends, ok := c.dialing.Deadline(); ok && !closed.Is(c.first) {
+		attempt, cancel = context.WithDeadline(attempt, ends)
+		defer cancel()
+	}
 	var connack *paho.Connack
 	defer func() {
 		if connack == nil && attempt.Err() != nil {
 			c.servers.TimedOut()
 		}
 	}()
-	c.events.trying(c.server().String())
+	c.events.Trying(c.server().String())
 	c.servers.Silent() // unless it answers
 	refused := c.refused[:min(len(c.refused), c.servers.Len()-1)]
 	c.refused, c.referral = nil, nil // unless this attempt is refused too
@@ -245,29 +246,25 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := c.dial(attempt, c.server())
-	if err != nil {
+	l = c.newLink(token)
+	if err := l.dial(attempt); err != nil {
 		return nil, err
 	}
-	l, connect := c.newLink(conn), c.connectPacket(password, token)
-	if l.will = c.nextWill(); l.will != nil {
+	connect := c.connectPacket(password, token)
+	if l.will != nil {
 		l.will.write(connect)
 	}
-	connack, err = l.handshake(attempt, connect)
-	if connack != nil {
+	if connack, err = l.client.Connect(attempt, connect); connack != nil {
 		c.servers.Answered()
 	} else {
 		c.unanswered, c.gaveUp = min(c.unanswered+1, maxUnanswered), time.Now()
 	}
-	if err == nil {
-		return l, nil
-	}
 	switch {
+	case err == nil:
+		return l, nil
 	case connack != nil:
 		err = c.refusedWith(l.will, connack)
-	case attempt.Err() != nil:
-		err = mqtt.NoAnswer(c.server(), err)
-	case l.will != nil && l.closeCause() == nil: // it need not say why [MQTT-3.1.4-2]
+	case l.will != nil && attempt.Err() == nil && l.client.CloseCause() == nil: // it need not say why [MQTT-3.1.4-2]
 		err = fmt.Errorf("%w (the connection was to have a Will; if this broker takes none, turn off InstantFailover)", err)
 	}
 	if errors.Is(err, ErrUseAnotherServer) {
@@ -288,13 +285,11 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 	if err := l.subscribe(ctx, c.failed); err != nil {
 		return err
 	}
-	c.receiveMaximum.Store(int64(l.client.ReceiveMaximum))
-	logger := c.dialLogger()
 	if err := c.established(l); err != nil {
 		return err
 	}
 	c.concluded(l.will, l, nil)
-	c.logConnected(logger)
+	c.logConnected()
 	return nil
 }
 
@@ -302,14 +297,15 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 func (c *mqttConn) conclude(l *link) {
 	c.logger.Debug("disconnected", "broker", c.server().Host)
 	l.client.Disconnect() // or waits for the one under way
-	l.probe.Wait()
-	cause := l.lossCause()
+	c.mu.Lock()
+	cause := l.cause
+	c.mu.Unlock()
 	if errors.Is(cause, ErrUseAnotherServer) {
 		c.referral = cause
 	}
 	if ended := (*ConnectionError)(nil); !errors.As(cause, &ended) {
 		c.servers.Silent()
-		if l.closeCause() != nil { // this client ended it, because the server did not answer
+		if l.client.CloseCause() != nil { // this client ended it, because the server did not answer
 			c.servers.TimedOut()
 		}
 	}
@@ -349,22 +345,6 @@ func (c *mqttConn) serve(l *link) (replaced bool) {
 // server returns the broker of the present attempt or connection. Only run may call it.
 func (c *mqttConn) server() *url.URL { return c.servers.Server() }
 
-// dial opens a connection to server and adds TLS and WebSocket where its address asks.
-func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqtt.Conn, error) {
-	config, err := c.options.tlsConfig(server)
-	if err != nil {
-		return nil, err
-	}
-	return mqtt.Dial(ctx, server, config, mqtt.DialOptions{
-		MaxPacket:    c.options.MaxPacketSize,
-		WriteTimeout: c.options.KeepAlive,
-		Dialer:       c.options.Dialer,
-		WebSocket:    c.options.WebSocket,
-		Local:        "`tenure serve`",
-		Step:         c.awaiting,
-	})
-}
-
 // isPermanent reports whether an attempt to connect failed because of a refusal that the next attempt
 // would meet again.
 //
@@ -401,19 +381,15 @@ func (c *mqttConn) connectPacket(password, token []byte) *paho.Connect {
 	return connect
 }
 
-// awaiting notes what the error is if the present attempt gets no further.
-func (c *mqttConn) awaiting(unanswered error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.silent = unanswered
-}
-
 // failed notes why there is no connection.
 func (c *mqttConn) failed(err error) {
 	c.mu.Lock()
-	c.last, c.silent = err, nil
+	c.last = err
+	if !closed.Is(c.tried) {
+		close(c.tried)
+	}
 	c.mu.Unlock()
-	c.events.failed(err)
+	c.events.Failed(err)
 	// Otherwise the client was closed during the attempt, or Dial returns the error.
 	if c.life.Err() == nil && c.refusal() == nil {
 		c.logFailure(err)
@@ -428,10 +404,10 @@ func (c *mqttConn) established(l *link) error {
 		return context.Cause(c.life)
 	}
 	if closed.Is(l.down) {
-		return cmp.Or(l.closeCause(), l.cause)
+		return cmp.Or(l.client.CloseCause(), l.cause)
 	}
 	c.events.Up() // a caller with a reply must see Connected
-	c.link, c.last, c.silent = l, nil, nil
+	c.link, c.last = l, nil
 	if !closed.Is(c.first) {
 		close(c.first)
 	}
@@ -451,7 +427,7 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 		cause = fmt.Errorf("%w: %w", cause, &ConnectionError{true, disconnect.ReasonCode, disconnect.Properties.ReasonString, disconnect.Properties.ServerReference})
 		warning = "disconnected by the broker"
 	}
-	if why := l.closeCause(); why != nil && !closed.Is(l.down) {
+	if why := l.client.CloseCause(); why != nil && !closed.Is(l.down) {
 		cause = fmt.Errorf("%w: %w", cause, why)
 		warning = "disconnected from the broker"
 	}
@@ -490,12 +466,12 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 	close(l.down)
 	l.cause = cause
 	if c.link == l {
-		c.link = nil
+		c.link, c.last = nil, cause
 		c.events.Down(cause)
 	}
 	for _, call := range l.pending {
 		l.takeLocked(call)
-		call.end(Reply{}, unknown(cause))
+		call.end(storeconn.Reply{}, unknown(cause))
 	}
 	c.failQueuedLocked(func(call *call) error {
 		if call.boundToLost() {
@@ -508,18 +484,11 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 // Probe implements Conn.
 func (c *mqttConn) Probe(within time.Duration) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	l := c.link
-	if l == nil || l.probing {
-		return
+	c.mu.Unlock()
+	if l != nil {
+		l.client.Probe(max(within, minProbe))
 	}
-	l.probing = true
-	l.probe.Go(func() { // conclude waits for it once the link is down
-		l.net.Probe(max(within, minProbe), l.down)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		l.probing = false
-	})
 }
 
 // awaitFirst waits for the first connection. The error begins with why there was none, if that is known.
@@ -531,6 +500,9 @@ func (c *mqttConn) awaitFirst(ctx context.Context) error {
 		return context.Cause(c.life)
 	case <-ctx.Done():
 	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		<-c.tried // the first attempt ends with ctx
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.unconnectedLocked(context.Cause(ctx))
@@ -539,22 +511,10 @@ func (c *mqttConn) awaitFirst(ctx context.Context) error {
 // unconnectedLocked puts why there is no connection, if that is known, before the cause for which a wait
 // for one is given up.
 func (c *mqttConn) unconnectedLocked(cause error) error {
-	switch {
-	case c.last != nil:
+	if c.last != nil {
 		return fmt.Errorf("%w (%w)", c.last, cause)
-	case c.silent != nil && errors.Is(cause, context.DeadlineExceeded):
-		return fmt.Errorf("%w (%w)", c.silent, cause)
 	}
 	return cause
-}
-
-// dialLogger returns the logger for attempts to connect. Those of Dial are logged to slog.Default where there is no
-// Logger: a program that waits in Dial would otherwise be silent, and look as if it hung.
-func (c *mqttConn) dialLogger() *slog.Logger {
-	if c.options.Logger != nil || closed.Is(c.first) {
-		return c.logger
-	}
-	return slog.New(handler{slog.Default().Handler(), c.options.program}).With("client", c.options.ClientID)
 }
 
 // logFailure logs why there is no connection, unless that was logged a moment ago.
@@ -567,7 +527,7 @@ func (c *mqttConn) logFailure(err error) {
 	if errors.Is(err, ErrUseAnotherServer) {
 		level = slog.LevelInfo // the other servers may accept the client
 	}
-	c.dialLogger().Log(context.Background(), level, "cannot connect",
+	c.failureLog.Log(context.Background(), level, "cannot connect",
 		"broker", c.server().Host, "attempt", c.failures, "error", err)
 }
 
@@ -585,12 +545,12 @@ func kindOf(err error) string {
 }
 
 // logConnected logs a connection. One that follows failures is of interest, to the logger that has those.
-func (c *mqttConn) logConnected(dialing *slog.Logger) {
+func (c *mqttConn) logConnected() {
 	logger, level := c.logger, slog.LevelDebug
 	if c.failures > 0 {
-		logger, level = dialing, slog.LevelInfo
+		logger, level = c.failureLog, slog.LevelInfo
 	}
 	logger.Log(context.Background(), level, "connected", "broker", c.server().Host, "failed_attempts", c.failures)
-	c.failures = 0
+	c.failures, c.failureLog = 0, c.logger
 	c.logged.Reset()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/random"
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/resp3"
 )
 
@@ -129,12 +130,11 @@ func (c *Client) watch(key string, waits bool) (*Watch, error) {
 	return watch, nil
 }
 
-func (c *Client) notify(notification Notification) {
+func (c *Client) notify(notification storeconn.Notification) {
 	change, hasValue, ok := c.readNotification(notification)
 	if !ok {
 		return
 	}
-	c.suspectStore(notification)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if registered := c.watched[notification.Key]; registered != nil {
@@ -152,7 +152,7 @@ func (c *Client) notify(notification Notification) {
 
 // readNotification accepts both spellings of a delete, and ignores a notification that it
 // cannot read: every waiter also has a timer. A SET may come without its value, which is to be asked for then.
-func (c *Client) readNotification(notification Notification) (change Change, hasValue, ok bool) {
+func (c *Client) readNotification(notification storeconn.Notification) (change Change, hasValue, ok bool) {
 	var room [4][]byte
 	words, err := resp3.DecodeArray(room[:0], notification.Payload)
 	event := ""
@@ -203,28 +203,10 @@ type registration struct {
 	pauses  *backoff.ExponentialBackOff // after requests in a row that failed; nil: the latest did not
 }
 
-// A client's registrations make a quarter to three quarters of the requests that the broker takes at once, from
-// leastRegistering to mostRegistering. With 256, 10,000 watched keys are registered again 10.5 s after a
-// reconnect if a round trip takes 100 ms. The rest is for the requests of the program, which then do not wait
-// in line; the requests of tenures go first in any case. A registration whose request has no answer delays
-// the others only if as many have none.
-const (
-	leastRegistering = 64
-	// mostRegistering bounds what a client sends at once to a broker that announces no Receive Maximum,
-	// and queues the requests of all clients for one store.
-	mostRegistering = 256
-	// registeringShares is divided among the registrations that make requests.
-	registeringShares = leastRegistering * mostRegistering
-)
-
-// registeringShare returns how much of registeringShares one registration takes while it makes requests.
-func (c *Client) registeringShare() int64 {
-	receiveMaximum := 0 // not known
-	if conn, ok := c.conn.(*mqttConn); ok {
-		receiveMaximum = int(conn.receiveMaximum.Load())
-	}
-	return int64(registeringShares / min(max(leastRegistering, receiveMaximum*3/4), mostRegistering))
-}
+// mostRegistering is how many registrations of a client make requests at once, so that many leave room for
+// the requests of the program. A registration whose request has no answer delays the others only if as many
+// have none.
+const mostRegistering = 64
 
 // wakeLocked has the registration look what there is to do.
 func (r *registration) wakeLocked() {
@@ -241,8 +223,7 @@ func (r *registration) wakeLocked() {
 // run takes one step, and lets the registration wait without a goroutine for the next one.
 func (r *registration) run() {
 	c := r.client
-	share := c.registeringShare()
-	if c.registering.Acquire(c.life, share) != nil {
+	if c.registering.Acquire(c.life, 1) != nil {
 		return // the client has ended
 	}
 	c.mu.Lock()
@@ -252,7 +233,7 @@ func (r *registration) run() {
 	if wait <= 0 {
 		wait = r.untilRefresh()
 	}
-	c.registering.Release(share)
+	c.registering.Release(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r.running = false

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -101,7 +102,7 @@ func TestASlowReaderStillSeesAGap(t *testing.T) {
 func TestANotificationDuringTheReadWins(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		var reads atomic.Int64
-		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		w.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			if strings.Contains(string(request.Payload), "GET") && reads.Add(1) == 1 {
 				return transporttest.Fault{HoldReply: time.Second} // what it read is old by then
 			}
@@ -124,11 +125,11 @@ func TestAValueThatANotificationLeavesOutIsAskedFor(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		watch := w.watch()
 		w.mustSee(watch, "", false)
-		w.conn.SetNotificationFault(func(transport.Notification) transporttest.NotificationFault {
+		w.conn.SetNotificationFault(func(transporttest.Notification) transporttest.NotificationFault {
 			return transporttest.NotificationFault{Lose: true}
 		})
 		changed := func() {
-			w.conn.Forge(transport.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n")})
+			w.conn.Forge(transporttest.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n")})
 			synctest.Wait()
 		}
 		w.set("1")
@@ -137,7 +138,7 @@ func TestAValueThatANotificationLeavesOutIsAskedFor(t *testing.T) {
 
 		// One that comes during the GET is not forgotten.
 		var reads atomic.Int64
-		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		w.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			if strings.Contains(string(request.Payload), "GET") && reads.Add(1) == 1 {
 				return transporttest.Fault{HoldReply: time.Second}
 			}
@@ -158,16 +159,16 @@ func TestAWatchSeesAKeyThatChangesFasterThanItCanBeRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		watch := w.watch()
 		w.mustSee(watch, "", false)
-		w.conn.SetNotificationFault(func(transport.Notification) transporttest.NotificationFault {
+		w.conn.SetNotificationFault(func(transporttest.Notification) transporttest.NotificationFault {
 			return transporttest.NotificationFault{Lose: true}
 		})
-		w.conn.SetFault(func(transport.Request) transporttest.Fault {
+		w.conn.SetFault(func(transporttest.Request) transporttest.Fault {
 			return transporttest.Fault{HoldReply: 100 * time.Millisecond}
 		})
 		seen := 0
 		for i := range 100 {
 			w.set(strconv.Itoa(i))
-			w.conn.Forge(transport.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n")})
+			w.conn.Forge(transporttest.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n")})
 			time.Sleep(50 * time.Millisecond)
 			select {
 			case <-watch.Changes():
@@ -184,7 +185,7 @@ func TestAWatchSeesAKeyThatChangesFasterThanItCanBeRead(t *testing.T) {
 func TestTheLastWatchToCloseStopsTheNotifications(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		var stops atomic.Int64
-		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		w.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			if strings.Contains(string(request.Payload), "STOP") {
 				stops.Add(1)
 			}
@@ -213,7 +214,7 @@ func TestInvariant51AWatchThatBeginsDuringAnUnansweredStopIsRegistered(t *testin
 	inBubble(t, func(t *testing.T, w *watching) {
 		first := w.watch()
 		w.mustSee(first, "", false)
-		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		w.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			return transporttest.Fault{LoseReply: strings.Contains(string(request.Payload), "STOP")}
 		})
 		first.Close()
@@ -246,7 +247,7 @@ func TestAWatchThatTheStoreRefusesEndsWithTheReason(t *testing.T) {
 func TestAKeyThatIsTooLongForTheTopicOfItsNotificationsIsNotWatched(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		var sent atomic.Int64
-		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		w.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			if strings.Contains(string(request.Payload), "KEYNOTIFY") {
 				sent.Add(1)
 			}
@@ -299,7 +300,7 @@ func TestCloseEndsWatchesAndTasks(t *testing.T) {
 // counted counts the requests of the watcher with a verb, from now on.
 func (w *watching) counted(verb string, fate func() transporttest.Fault) *atomic.Int64 {
 	count := new(atomic.Int64)
-	w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+	w.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 		if bytes.Contains(request.Payload, []byte(verb)) {
 			count.Add(1)
 		}
@@ -502,7 +503,7 @@ func TestInvariant51AWatchRecoversWhenAStoreWithTheSameIdentityForgotIt(t *testi
 func TestInvariant51WhatHappensDuringARegistrationIsNotForgotten(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		var stops atomic.Int64
-		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		w.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			if bytes.Contains(request.Payload, []byte("STOP")) {
 				stops.Add(1)
 			}
@@ -555,7 +556,7 @@ type endingConn struct {
 	ended func(error)
 }
 
-func (c *endingConn) Start(events transport.Events) {
+func (c *endingConn) Start(events storeconn.Events) {
 	c.ended = events.Ended
 	c.Conn.Start(events)
 }

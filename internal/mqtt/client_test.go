@@ -26,10 +26,8 @@ const (
 // test says. What the client writes waits, over a pipe, until the test reads it.
 type harness struct {
 	*testing.T
-	conn     *Conn
 	broker   net.Conn
 	client   *Client
-	mute     bool          // there is no Authenticate
 	over     chan struct{} // closed when Run has returned
 	received []string      // payloads
 	lost     []*packets.Disconnect
@@ -43,16 +41,24 @@ func inBubble(t *testing.T, test func(t *testing.T, h *harness)) {
 		near, far := net.Pipe()
 		h.broker = far
 		var err error
-		h.conn, err = Dial(t.Context(), &url.URL{Scheme: "mqtt", Host: "broker:1883"}, nil, DialOptions{
+		h.client, err = Dial(t.Context(), &url.URL{Scheme: "mqtt", Host: "broker:1883"}, Options{
 			MaxPacket: 1 << 20, WriteTimeout: time.Hour,
 			Dialer: func(context.Context, string, string) (net.Conn, error) { return near, nil },
+			Authenticate: func() *packets.Auth {
+				return &packets.Auth{ReasonCode: packets.AuthContinueAuthentication, Properties: &packets.Properties{AuthMethod: "method"}}
+			},
+			Received: func(p *Publish) { h.received = append(h.received, string(p.Payload)) },
+			Lost: func(d *packets.Disconnect) {
+				h.lost = append(h.lost, d)
+				h.lostAt = time.Now()
+			},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		test(t, h)
 		_ = far.Close()
-		if h.client != nil {
+		if h.over != nil {
 			h.client.Disconnect()
 			await.Receive(h.over)
 		}
@@ -67,32 +73,16 @@ func (h *harness) connect(ctx context.Context, handshake func()) (*paho.Connack,
 		handshake()
 	}()
 	maximum := uint16(receiveMaximum)
-	options := ClientOptions{
-		Authenticate: func() *packets.Auth {
-			return &packets.Auth{ReasonCode: packets.AuthContinueAuthentication, Properties: &packets.Properties{AuthMethod: "method"}}
-		},
-		Received: func(p *Publish) {
-			h.received = append(h.received, string(p.Payload))
-		},
-		Lost: func(d *packets.Disconnect) {
-			h.lost = append(h.lost, d)
-			h.lostAt = time.Now()
-		},
-	}
-	if h.mute {
-		options.Authenticate = nil
-	}
-	client, connack, err := Connect(ctx, h.conn, &paho.Connect{
+	connack, err := h.client.Connect(ctx, &paho.Connect{
 		ClientID: "a", KeepAlive: keepAliveOfClient, CleanStart: true,
 		Properties: &paho.ConnectProperties{ReceiveMaximum: &maximum, RequestProblemInfo: true},
-	}, options)
-	h.client = client
+	})
 	await.Receive(done)
 	if err == nil {
 		h.over = make(chan struct{})
 		go func() {
 			defer close(h.over)
-			client.Run()
+			h.client.Run()
 		}()
 	}
 	return connack, err
@@ -225,7 +215,7 @@ func TestMoreMessagesThanTheReceiveMaximumEndTheConnection(t *testing.T) {
 		if len(h.received) != receiveMaximum+2 {
 			t.Errorf("%d messages were received", len(h.received))
 		}
-		if why := h.conn.CloseCause(); why == nil || !strings.Contains(why.Error(), "Receive Maximum of 5") {
+		if why := h.client.CloseCause(); why == nil || !strings.Contains(why.Error(), "Receive Maximum of 5") {
 			t.Errorf("the cause is %v", why)
 		}
 	})
@@ -239,7 +229,7 @@ func TestAMessageWithQoS2EndsTheConnection(t *testing.T) {
 			t.Errorf("got %v, want a DISCONNECT with 0x82", d)
 		}
 		h.ended(nil)
-		if why := h.conn.CloseCause(); why == nil || !strings.Contains(why.Error(), "QoS 2") {
+		if why := h.client.CloseCause(); why == nil || !strings.Contains(why.Error(), "QoS 2") {
 			t.Errorf("the cause is %v", why)
 		}
 		if len(h.received) > 0 {
@@ -471,7 +461,7 @@ func TestAnAuthThatTheClientCannotAnswerEndsTheConnection(t *testing.T) {
 	auth := &packets.Auth{ReasonCode: packets.AuthContinueAuthentication, Properties: &packets.Properties{AuthMethod: "method"}}
 	t.Run("before the CONNACK", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, h *harness) {
-			h.mute = true
+			h.client.options.Authenticate = nil
 			if _, err := h.connect(t.Context(), func() { h.read(); h.send(packets.AUTH, auth) }); err == nil || !strings.Contains(err.Error(), "AUTH") {
 				t.Errorf("Connect: %v", err)
 			}
@@ -479,7 +469,7 @@ func TestAnAuthThatTheClientCannotAnswerEndsTheConnection(t *testing.T) {
 	})
 	t.Run("later", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, h *harness) {
-			h.mute = true
+			h.client.options.Authenticate = nil
 			h.mustConnect(packets.Properties{})
 			h.send(packets.AUTH, auth)
 			if d, ok := h.read().(*packets.Disconnect); !ok || d.ReasonCode != packets.DisconnectProtocolError {
@@ -513,7 +503,7 @@ func TestABrokerThatAsksForAuthenticationAndDoesNotReadTheAnswersEndsTheConnecti
 			}
 		}
 		h.ended(nil)
-		if why := h.conn.CloseCause(); why == nil || !strings.Contains(why.Error(), "AUTH") || time.Since(before) > 2*time.Second {
+		if why := h.client.CloseCause(); why == nil || !strings.Contains(why.Error(), "AUTH") || time.Since(before) > 2*time.Second {
 			t.Errorf("after %v; the cause is %v", time.Since(before), why)
 		}
 	})
@@ -550,6 +540,23 @@ func TestConnectFails(t *testing.T) {
 				}
 				if len(h.lost) > 0 {
 					t.Error("Lost was called")
+				}
+			})
+		})
+	}
+}
+
+func TestAWriteThatMakesNoProgressEndsTheConnection(t *testing.T) {
+	for name, packet := range map[string][]byte{"a packet": []byte("ab"), "a large batch": make([]byte, 32<<10)} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, h *harness) {
+				began := time.Now()
+				h.client.Write(packet) // and the other end does not read
+				if took := time.Since(began); took != time.Hour {
+					t.Errorf("it took %v", took)
+				}
+				if n, err := h.broker.Write([]byte("x")); err == nil {
+					t.Errorf("the connection goes on: %d bytes written", n)
 				}
 			})
 		})

@@ -135,7 +135,7 @@ func (c *checker) dataAppliedLocked(a transporttest.Applied) {
 }
 
 // notified notes a notification that leaves the store.
-func (c *checker) notified(notification transport.Notification) {
+func (c *checker) notified(notification transporttest.Notification) {
 	words, err := resp3.DecodeArray(nil, notification.Payload)
 	if err != nil || len(words) != 2 || notification.Key != lockKey || strings.Contains(notification.Timestamp, "forger") {
 		return

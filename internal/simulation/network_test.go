@@ -45,7 +45,7 @@ func (n *node) diceLocked(kind string) dice {
 }
 
 // kindOf returns the verb and the key of a request.
-func kindOf(request transport.Request) string {
+func kindOf(request transporttest.Request) string {
 	words, err := resp3.DecodeArray(nil, request.Payload)
 	if err != nil || len(words) < 2 {
 		return ""
@@ -71,7 +71,7 @@ func (d dice) beforeCalm(s *simulation, longest time.Duration) time.Duration {
 func (d dice) chance(p float64) bool { return d.Float64() < p }
 
 // requestFault returns the faults of a request and of its reply.
-func (n *node) requestFault(request transport.Request) transporttest.Fault {
+func (n *node) requestFault(request transporttest.Request) transporttest.Fault {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.diceLocked(kindOf(request))
@@ -131,7 +131,7 @@ func describe(f transporttest.Fault) string {
 }
 
 // notificationFault returns the faults of a notification.
-func (n *node) notificationFault(notification transport.Notification) transporttest.NotificationFault {
+func (n *node) notificationFault(notification transporttest.Notification) transporttest.NotificationFault {
 	n.sim.checker.notified(notification)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -181,8 +181,8 @@ type link struct {
 	process *process
 }
 
-// RoundTrip implements transport.Conn.
-func (l *link) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+// RoundTrip implements storeconn.Conn.
+func (l *link) RoundTrip(ctx context.Context, request transporttest.Request) (transporttest.Reply, error) {
 	l.process.awake()
 	sent := l.process.node.sim.checker.sending(l.process, request)
 	reply, err := l.rejectSome(ctx, request)
@@ -192,7 +192,7 @@ func (l *link) RoundTrip(ctx context.Context, request transport.Request) (transp
 }
 
 // rejectSome makes a request, unless a fault rejects it.
-func (l *link) rejectSome(ctx context.Context, request transport.Request) (transport.Reply, error) {
+func (l *link) rejectSome(ctx context.Context, request transporttest.Request) (transporttest.Reply, error) {
 	n := l.process.node
 	if n.rejected.Load() == 0 {
 		return l.Conn.RoundTrip(ctx, request)
@@ -206,14 +206,14 @@ func (l *link) rejectSome(ctx context.Context, request transport.Request) (trans
 		}
 		if r.applied {
 			if _, err := l.Conn.RoundTrip(ctx, request); err != nil {
-				return transport.Reply{}, err
+				return transporttest.Reply{}, err
 			}
 		}
 		err := error(&transport.RejectedError{Code: r.code})
 		if r.unknown {
 			err = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
 		}
-		return transport.Reply{}, err
+		return transporttest.Reply{}, err
 	}
 	return l.Conn.RoundTrip(ctx, request)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
-	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 // rogue is the id of a client that does what it should not.
@@ -22,7 +22,7 @@ func (s *simulation) requestAsRogue(payload []byte, token string, ahead time.Dur
 	conn := s.store.Connect(rogue)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // the store may crash at this moment
 	defer cancel()
-	_, _ = conn.RoundTrip(ctx, transport.Request{
+	_, _ = conn.RoundTrip(ctx, transporttest.Request{
 		Payload: payload, Timestamp: fmt.Sprintf("%d:0:%s", time.Now().Add(ahead).UnixMilli(), rogue), FencingToken: token,
 	})
 	_ = conn.Close()

@@ -52,7 +52,7 @@ func (v *virtualStore) Kill() error {
 
 func (v *virtualStore) Dial(_ context.Context, id string, options transport.ClientOptions) (*transport.Client, error) {
 	conn := v.store.Connect(id)
-	conn.SetFault(func(transport.Request) transporttest.Fault {
+	conn.SetFault(func(transporttest.Request) transporttest.Fault {
 		fault := transporttest.Fault{HoldReply: rand.N(3 * time.Millisecond)}
 		switch rand.IntN(200) { // now and then the network fails, one way
 		case 0:

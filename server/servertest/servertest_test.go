@@ -144,7 +144,7 @@ func TestWhatIsSentWhileTheNetworkIsFrozenArrivesAfterThaw(t *testing.T) {
 		if got := s.Server().Stats(); got.Requests != requests || got.Connected != 2 {
 			t.Errorf("the server has %d clients and received %d requests", got.Connected, got.Requests-requests)
 		}
-		if got := client.Connection().State; got != transport.Connected {
+		if got := client.Connection().Connected; !got {
 			t.Errorf("the client is %v", got)
 		}
 		s.Thaw()
@@ -169,7 +169,7 @@ func TestAConnectionThatStaysFrozenIsLostForBothSides(t *testing.T) {
 		mustSet(t, client, "k")
 		s.Freeze()
 		time.Sleep(time.Minute)
-		if got := client.Connection(); got.State == transport.Connected {
+		if got := client.Connection(); got.Connected {
 			t.Errorf("the client: %v", got)
 		}
 		if got := s.Server().Stats().Connected; got != 0 {
@@ -203,7 +203,7 @@ func TestAServerCanBeRestartedWhileItIsFrozen(t *testing.T) {
 		mustSet(t, client, "k")
 		s.Freeze()
 		s.Restart()
-		if got := client.Connection().State; got != transport.Connected {
+		if got := client.Connection().Connected; !got {
 			t.Errorf("the client is %v", got)
 		}
 		s.Thaw()

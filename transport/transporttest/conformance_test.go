@@ -6,9 +6,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
-	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
@@ -39,7 +39,7 @@ func (s inProcess) Pass(d time.Duration) { time.Sleep(d) }
 
 func (s inProcess) Connect(t testing.TB, clientID string) statestoretest.Client {
 	c := &inProcessClient{t: t, store: s.Store, conn: s.Store.Connect(clientID)}
-	c.conn.Start(transport.Events{Up: func() {}, Down: func(error) {}, Ended: func(error) {}, Notify: func(n transport.Notification) {
+	c.conn.Start(storeconn.Events{Up: func() {}, Down: func(error) {}, Ended: func(error) {}, Notify: func(n transporttest.Notification) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.received = append(c.received, statestoretest.Notification{Key: n.Key, Payload: n.Payload, Version: n.Timestamp})
@@ -63,11 +63,11 @@ func (c *inProcessClient) Do(request statestoretest.Request) (statestoretest.Rep
 		return statestoretest.Reply{}, err
 	}
 	c.store.Authorize(func(string, statestore.Verb, string) bool { return !request.Denied })
-	reply, err := c.conn.RoundTrip(c.t.Context(), transport.Request{
+	reply, err := c.conn.RoundTrip(c.t.Context(), transporttest.Request{
 		Payload:      request.Payload,
 		Timestamp:    timestamp,
 		FencingToken: token,
-		Binding:      transport.Binding{Store: request.Store},
+		Binding:      storeconn.Binding{Store: request.Store},
 	})
 	if err != nil {
 		c.t.Fatal(err)

@@ -49,7 +49,7 @@ type Applied struct {
 	// Command is the decoded request, and Request the one that was sent. Their bytes are
 	// valid during the call only.
 	Command statestore.Command
-	Request transport.Request
+	Request Request
 	// Reply is the answer, which may be a refusal. A Fault may keep it from arriving.
 	Reply statestore.Reply
 	// Store is the identity of the store that got the request. That store may have started
@@ -364,7 +364,7 @@ func (s *Store) Authorize(allow func(client string, verb statestore.Verb, key st
 // apply applies a request. received is its decoded form. It calls done with the reply: before it
 // returns, or in a goroutine after the commit on which the reply rests. If the store crashes
 // before, there is no reply. will is the Will of the connection; nil: none.
-func (s *Store) apply(received statestore.Request, request transport.Request, will []byte, again bool, done func(transport.Reply)) {
+func (s *Store) apply(received statestore.Request, request Request, will []byte, again bool, done func(Reply)) {
 	running, identity := s.present()
 	if identity == "" {
 		received.Store = nil
@@ -382,7 +382,7 @@ func (s *Store) apply(received statestore.Request, request transport.Request, wi
 		command = command.Deny()
 	}
 	answer := func(reply statestore.Reply) {
-		result := transport.Reply{Payload: reply.Append(nil), Store: identity}
+		result := Reply{Payload: reply.Append(nil), Store: identity}
 		if !reply.Version.IsZero() {
 			result.Timestamp = reply.Version.String()
 		}
@@ -429,9 +429,9 @@ func (s *Store) tapped(applied Applied) {
 }
 
 // encode returns a notification in its wire format.
-func (s *Store) encode(notification statestore.Notification) transport.Notification {
+func (s *Store) encode(notification statestore.Notification) Notification {
 	_, identity := s.present()
-	return transport.Notification{
+	return Notification{
 		Store:     identity,
 		Key:       notification.Key,
 		Payload:   notification.Append(nil),
