@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,10 +33,9 @@ type call struct {
 	err   error
 
 	// Guarded by mqttConn.mu.
-	before, after *call // in the line where it waits; nil: it waits in none
-	link          *link // that took it, and may have sent it; nil: none
-	accepted      bool  // the broker has acknowledged it
-	leftBehind    bool  // its turn came when it was given up: its caller takes it back
+	link       *link // that took it, and may have sent it; nil: none
+	accepted   bool  // the broker has acknowledged it
+	leftBehind bool  // its turn came when it was given up: its caller takes it back
 }
 
 // correlation is the correlation data of a request; deployed stores refuse another length.
@@ -113,30 +113,6 @@ func (c *call) whyGivenUp() error {
 	return nil
 }
 
-// line has calls that wait, in order. A call may leave it at any place.
-type line struct{ ends call } // a ring of the calls and of ends, which is before the first and after the last
-
-func (l *line) init() { l.ends.before, l.ends.after = &l.ends, &l.ends }
-
-func (l *line) first() *call {
-	if l.ends.after == &l.ends {
-		return nil
-	}
-	return l.ends.after
-}
-
-func (l *line) push(c *call) {
-	c.before, c.after = l.ends.before, &l.ends
-	c.before.after, l.ends.before = c, c
-}
-
-// leaveLine takes a call out of its line, and returns it.
-func (c *call) leaveLine() *call {
-	c.before.after, c.after.before = c.after, c.before
-	c.before, c.after = nil, nil
-	return c
-}
-
 // RoundTrip implements Conn. It obeys the bounds of the binding by itself, which spares the caller a
 // context of its own, of five allocations.
 func (c *mqttConn) RoundTrip(ctx context.Context, request storeconn.Request) (storeconn.Reply, error) {
@@ -175,11 +151,8 @@ func (c *mqttConn) enqueue(call *call) error {
 	case cause != nil:
 		return notSent(c.heldBackLocked(call, cause))
 	}
-	line := &c.ordinary
-	if call.request.Binding.Urgent {
-		line = &c.urgent
-	}
-	line.push(call)
+	line := c.lineOf(call)
+	*line = append(*line, call)
 	if c.link != nil {
 		signal(c.link.wake)
 	}
@@ -187,6 +160,14 @@ func (c *mqttConn) enqueue(call *call) error {
 }
 
 var errBoundConnection = errors.New("the connection to which the request is bound was lost")
+
+// lineOf returns the line in which a call waits.
+func (c *mqttConn) lineOf(call *call) *[]*call {
+	if call.request.Binding.Urgent {
+		return &c.urgent
+	}
+	return &c.ordinary
+}
 
 // boundToLost reports whether a call is bound to a connection that is lost.
 func (c *call) boundToLost() bool {
@@ -197,14 +178,16 @@ func (c *call) boundToLost() bool {
 // against the Receive Maximum from here until the broker acknowledges it [MQTT-4.9.0-2]. A part of
 // that is reserved for urgent calls.
 func (c *mqttConn) nextLocked(l *link) *call {
-	switch {
-	case l.leaving || c.link != l:
-	case l.room() > 0 && c.urgent.first() != nil:
-		return c.urgent.first().leaveLine()
-	case l.room() > l.reserved() && c.ordinary.first() != nil:
-		return c.ordinary.first().leaveLine()
+	line := &c.urgent
+	if len(c.urgent) == 0 && l.room() > l.reserved() {
+		line = &c.ordinary
 	}
-	return nil
+	if l.leaving || c.link != l || l.room() <= 0 || len(*line) == 0 {
+		return nil
+	}
+	first := (*line)[0]
+	*line = slices.Delete(*line, 0, 1)
+	return first
 }
 
 // abandon takes a call back whose caller gives up because of cause, and returns the error for the
@@ -212,10 +195,11 @@ func (c *mqttConn) nextLocked(l *link) *call {
 func (c *mqttConn) abandon(call *call, cause error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := call.link
+	l, line := call.link, c.lineOf(call)
+	i := slices.Index(*line, call)
 	switch {
-	case call.after != nil:
-		call.leaveLine()
+	case i >= 0:
+		*line = slices.Delete(*line, i, i+1)
 		return notSent(c.heldBackLocked(call, cause))
 	case call.leftBehind:
 		return notSent(cause)
@@ -245,14 +229,14 @@ func (c *mqttConn) heldBackLocked(call *call, cause error) error {
 
 // failQueuedLocked ends the calls of the queue for which why returns an error.
 func (c *mqttConn) failQueuedLocked(why func(*call) error) {
-	for _, line := range []*line{&c.urgent, &c.ordinary} {
-		for call := line.ends.after; call != &line.ends; {
-			waits := call
-			call = call.after
-			if err := why(waits); err != nil {
-				waits.leaveLine().end(storeconn.Reply{}, err)
+	for _, line := range []*[]*call{&c.urgent, &c.ordinary} {
+		*line = slices.DeleteFunc(*line, func(call *call) bool {
+			err := why(call)
+			if err != nil {
+				call.end(storeconn.Reply{}, err)
 			}
-		}
+			return err != nil
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -71,6 +72,10 @@ type Entry struct {
 	// Version rises with every Set of the key. It is the zero Timestamp if the
 	// store sent none.
 	Version hlc.Timestamp
+}
+
+func (e Entry) equal(other Entry) bool {
+	return e.Exists == other.Exists && e.Version == other.Version && bytes.Equal(e.Value, other.Value)
 }
 
 // Set sets key to value and returns the new version, which is greater than every

@@ -15,11 +15,10 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/cenkalti/backoff/v4"
-
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/random"
 )
 
 // Options configures Dial. The zero value connects under a random client id.
@@ -204,9 +203,11 @@ func optionError(field string, value any, problem string) error {
 // handshakes a second for each client, for soonFor at most: some 4,000 a second with 1,000 clients. How
 // many are under way at once has a limit there (server.Options.MaxUnauthenticated). A server that was
 // elected and loads has none of this: connections wait for it in the queue of its socket.
-//
-// They are in phases, of which the last has no end.
-type pauses []*backoff.ExponentialBackOff
+type pauses struct {
+	least, most time.Duration
+	soonUntil   time.Time     // until then soonMax bounds the average of a pause
+	average     time.Duration // of the latest pause
+}
 
 const (
 	// soonFor is how long after a loss a client with several addresses makes pauses of soonMax at
@@ -216,23 +217,21 @@ const (
 )
 
 func newPauses(options *Options, servers int) pauses {
-	grow := func(from, to, limit time.Duration) *backoff.ExponentialBackOff {
-		return backoff.NewExponentialBackOff(backoff.WithInitialInterval(from), backoff.WithMaxInterval(to), backoff.WithMaxElapsedTime(limit))
+	p := pauses{least: options.ReconnectMin, most: options.ReconnectMax}
+	if servers > 1 {
+		p.soonUntil = time.Now().Add(soonFor)
 	}
-	if servers == 1 {
-		return pauses{grow(options.ReconnectMin, options.ReconnectMax, 0)}
-	}
-	most := max(options.ReconnectMin, min(soonMax, options.ReconnectMax))
-	return pauses{grow(options.ReconnectMin, most, soonFor), grow(most, options.ReconnectMax, 0)}
+	return p
 }
 
 // next returns how long to wait now.
-func (p pauses) next() time.Duration {
-	pause := backoff.Stop
-	for i := 0; pause == backoff.Stop; i++ {
-		pause = p[i].NextBackOff()
+func (p *pauses) next() time.Duration {
+	most := p.most
+	if time.Now().Before(p.soonUntil) {
+		most = min(soonMax, most)
 	}
-	return pause
+	p.average = max(min(p.average*3/2, most), p.least)
+	return p.average/2 + random.Duration(p.average)
 }
 
 // TLSOptions configures the encryption for addresses that begin with mqtts or wss. The zero

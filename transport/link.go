@@ -43,9 +43,8 @@ type link struct {
 	client *mqtt.Client // reads; CONNECT, SUBSCRIBE, keep-alive, DISCONNECT
 	will   *pendingWill // that it carries; nil: none
 
-	down  chan struct{} // closed when the connection is lost
-	wake  chan struct{} // holds one item when there may be something to send
-	quiet chan struct{} // holds one item once nothing is pending on a link that is leaving
+	down chan struct{} // closed when the connection is lost
+	wake chan struct{} // holds one item when there may be something to send, or a link that leaves has left
 
 	// Used by the goroutine that sends only.
 	message mqtt.Message
@@ -76,7 +75,6 @@ func (c *mqttConn) newLink(token []byte) *link {
 		token:   token,
 		down:    make(chan struct{}),
 		wake:    make(chan struct{}, 1),
-		quiet:   make(chan struct{}, 1),
 		pending: make(map[correlation]*call),
 		unacked: make(map[uint16]correlation),
 	}
@@ -200,8 +198,8 @@ func (l *link) takeLocked(c *call) bool {
 		return false
 	}
 	delete(l.pending, c.correlation)
-	if l.leaving && len(l.pending) == 0 {
-		signal(l.quiet)
+	if l.leaving {
+		signal(l.wake)
 	}
 	return true
 }
@@ -211,9 +209,14 @@ func (l *link) leave() {
 	l.conn.mu.Lock()
 	defer l.conn.mu.Unlock()
 	l.leaving = true
-	if len(l.pending) == 0 {
-		signal(l.quiet)
-	}
+	signal(l.wake)
+}
+
+// hasLeft reports whether the link takes no more calls, and nothing is pending.
+func (l *link) hasLeft() bool {
+	l.conn.mu.Lock()
+	defer l.conn.mu.Unlock()
+	return l.leaving && len(l.pending) == 0
 }
 
 // acknowledged handles a PUBACK. A bad one says that the broker has not passed the request on.
@@ -225,7 +228,7 @@ func (l *link) acknowledged(ack *mqtt.Puback) {
 		return // it came twice
 	}
 	delete(l.unacked, ack.PacketID)
-	if l.conn.urgent.first() != nil || l.conn.ordinary.first() != nil {
+	if len(l.conn.urgent)+len(l.conn.ordinary) > 0 {
 		signal(l.wake)
 	}
 	c := l.pending[id]

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"slices"
 	"sync"
 	"time"
 
@@ -59,7 +58,8 @@ type mqttConn struct {
 
 	// Used by the goroutine run, and by those that it waits for.
 	servers    *mqtt.Rotation   // its server is the server of the present attempt or connection
-	refused    []error          // of the latest attempts in a row, which servers refused for good or sent elsewhere
+	refusals   int              // attempts in a row that servers refused for good or sent elsewhere
+	permanent  error            // the latest refusal for good among them; nil: there was none
 	referral   error            // what sent the client from the latest server to another one; nil: nothing
 	failureLog *slog.Logger     // for attempts to connect
 	failures   int              // attempts in a row that failed
@@ -71,8 +71,8 @@ type mqttConn struct {
 	tried chan struct{} // closed when there has been an attempt to connect that failed
 
 	mu       sync.Mutex
-	urgent   line         // the calls that no link has taken, in order; see nextLocked
-	ordinary line         // likewise
+	urgent   []*call      // the calls that no link has taken, in order; see nextLocked
+	ordinary []*call      // likewise
 	link     *link        // the present connection; nil while there is none
 	last     error        // why the last attempt to connect failed, or the connection was lost; nil while connected
 	will     *pendingWill // for the next connection; nil: none
@@ -93,8 +93,6 @@ func newMQTTConn(ctx context.Context, servers []*url.URL, options Options) *mqtt
 		tried:      make(chan struct{}),
 		replace:    make(chan struct{}, 1),
 	}
-	c.urgent.init()
-	c.ordinary.init()
 	c.life, c.end = context.WithCancelCause(context.Background())
 	return c
 }
@@ -164,8 +162,8 @@ func (c *mqttConn) run() {
 // refusal returns the latest permanent refusal of the first connection, once every broker has refused it or sent
 // the client elsewhere; until then nil.
 func (c *mqttConn) refusal() error {
-	if i := slices.IndexFunc(c.refused, c.isPermanent); i >= 0 && len(c.refused) >= c.servers.Len() {
-		return c.refused[i]
+	if c.refusals >= c.servers.Len() {
+		return c.permanent
 	}
 	return nil
 }
@@ -240,8 +238,8 @@ func (c *mqttConn) open(ctx context.Context) (l *link, err error) {
 	}()
 	c.events.Trying(c.server().String())
 	c.servers.Silent() // unless it answers
-	refused := c.refused[:min(len(c.refused), c.servers.Len()-1)]
-	c.refused, c.referral = nil, nil // unless this attempt is refused too
+	refusals, permanent := c.refusals, c.permanent
+	c.refusals, c.permanent, c.referral = 0, nil, nil // unless this attempt is refused too
 	password, token, err := c.options.secrets()
 	if err != nil {
 		return nil, err
@@ -267,11 +265,10 @@ func (c *mqttConn) open(ctx context.Context) (l *link, err error) {
 	case l.will != nil && attempt.Err() == nil && l.client.CloseCause() == nil: // it need not say why [MQTT-3.1.4-2]
 		err = fmt.Errorf("%w (the connection was to have a Will; if this broker takes none, turn off InstantFailover)", err)
 	}
-	if errors.Is(err, ErrUseAnotherServer) {
-		c.referral = err
-	}
-	if c.referral != nil || c.isPermanent(err) {
-		c.refused = slices.Insert(refused, 0, err)
+	if c.isPermanent(err) {
+		c.refusals, c.permanent = refusals+1, err
+	} else if errors.Is(err, ErrUseAnotherServer) {
+		c.refusals, c.permanent, c.referral = refusals+1, permanent, err
 	}
 	return nil, err
 }
@@ -313,8 +310,7 @@ func (c *mqttConn) conclude(l *link) {
 
 // serve sends the requests of a connection until it is lost or, as serve then reports, to be replaced.
 func (c *mqttConn) serve(l *link) (replaced bool) {
-	replace, patience := c.replace, (<-chan time.Time)(nil)
-	var check <-chan time.Time
+	var patience, check <-chan time.Time
 	if c.options.TokenFile != "" {
 		ticker := time.NewTicker(tokenCheck)
 		defer ticker.Stop()
@@ -325,17 +321,17 @@ func (c *mqttConn) serve(l *link) (replaced bool) {
 		case <-l.down: // the end of the client comes here, too: see terminate
 			return false
 		case <-l.wake:
+			if l.hasLeft() {
+				return true
+			}
 			l.send()
 		case <-check:
 			l.showToken(c.options.TokenFile)
-		case <-replace:
-			if !c.outdated(l.will) {
-				continue
+		case <-c.replace:
+			if patience == nil && c.outdated(l.will) {
+				l.leave()
+				patience = time.After(leaveTimeout)
 			}
-			l.leave()
-			replace, patience = nil, time.After(leaveTimeout)
-		case <-l.quiet:
-			return true
 		case <-patience:
 			return true
 		}

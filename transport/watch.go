@@ -1,8 +1,8 @@
 package transport
 
 import (
+	"bytes"
 	"context"
-	"hash/maphash"
 	"slices"
 	"time"
 
@@ -36,9 +36,9 @@ type Watch struct {
 	// Guarded by the client's lock.
 	ended  bool
 	err    error
-	fresh  bool // it has not got its first Change yet
-	missed bool // the next Change comes after a gap
-	known  seen // the latest state that it got
+	fresh  bool  // it has not got its first Change yet
+	missed bool  // the next Change comes after a gap
+	known  Entry // the latest that it got
 }
 
 // Changes returns the channel of changes; the first is the key's present state. A slow
@@ -79,12 +79,13 @@ func (w *Watch) endLocked(err error) {
 
 // offerLocked replaces a change that was not read yet. The client's lock makes it the only
 // sender, so there is room once the old change is out.
-func (w *Watch) offerLocked(change Change, state seen) {
+func (w *Watch) offerLocked(change Change) {
 	if w.ended {
 		return
 	}
 	change.Missed = w.missed
-	w.fresh, w.missed, w.known = false, false, state
+	w.fresh, w.missed, w.known = false, false, change.Entry
+	w.known.Value = bytes.Clone(change.Value) // the reader may change its own
 	select {
 	case unread := <-w.changes:
 		change.Missed = change.Missed || unread.Missed
@@ -141,7 +142,7 @@ func (c *Client) notify(notification storeconn.Notification) {
 		if hasValue {
 			registered.heard++
 			for _, watch := range registered.watches {
-				watch.offerLocked(change, stateOf(change.Entry))
+				watch.offerLocked(change)
 			}
 			return
 		}
@@ -252,19 +253,6 @@ func (r *registration) wake() {
 	r.wakeLocked()
 }
 
-// seen identifies a state of a key.
-type seen struct {
-	exists  bool
-	version hlc.Timestamp
-	value   uint64 // a hash
-}
-
-var stateSeed = maphash.MakeSeed()
-
-func stateOf(entry Entry) seen {
-	return seen{entry.Exists, entry.Version, maphash.Bytes(stateSeed, entry.Value)}
-}
-
 const (
 	// refreshEvery is how often a registration is repeated if the client could not notice
 	// another store, less up to a tenth at random.
@@ -371,11 +359,10 @@ func (r *registration) read(ctx context.Context, unnoticed bool) (retry time.Dur
 	if r.heard != heard {
 		return 0
 	}
-	state := stateOf(entry)
 	for _, watch := range r.watches {
-		if watch.fresh || watch.missed || watch.known != state {
+		if watch.fresh || watch.missed || !watch.known.equal(entry) {
 			watch.missed = watch.missed || unnoticed && !watch.fresh
-			watch.offerLocked(Change{Entry: entry}, state)
+			watch.offerLocked(Change{Entry: entry})
 		}
 	}
 	return 0
