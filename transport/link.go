@@ -22,10 +22,8 @@ const (
 	// receiveMaximum is how many unacknowledged messages the broker may send us: far more than
 	// brokers have under way for one client.
 	receiveMaximum = 256
-	// subscribeTimeout bounds one SUBSCRIBE.
+	// subscribeTimeout bounds the SUBSCRIBE.
 	subscribeTimeout = 5 * time.Second
-	// subscribeRetry is the pause after a SUBSCRIBE that the broker refused.
-	subscribeRetry = 50 * time.Millisecond
 	// minProbe is the least time that a broker has to answer a probe. With less, a machine
 	// that is busy for a moment would lose connections that work.
 	minProbe = 100 * time.Millisecond
@@ -102,31 +100,20 @@ func (l *link) dial(ctx context.Context) error {
 	return err
 }
 
-// subscribe asks for replies and notifications, and repeats that until the broker grants
-// it: brokers may refuse for a moment (0x91, packet id in use). It calls refused with each
-// refusal. It returns nil, without a subscription, when ctx ends or the link is lost.
-func (l *link) subscribe(ctx context.Context, refused func(error)) error {
+// subscribe asks for replies and notifications. A broker may refuse for a moment (0x91, packet id in use): the
+// next connection asks again.
+func (l *link) subscribe(ctx context.Context) error {
 	notifications := protocol.NotifyFilter(l.conn.ClientID())
-	for ctx.Err() == nil {
-		attempt, cancel := context.WithTimeout(ctx, subscribeTimeout)
-		suback, err := l.client.Subscribe(attempt, packets.SubOptions{Topic: l.replies, QoS: 1}, packets.SubOptions{Topic: notifications, QoS: 1})
-		cancel()
-		if err == nil || closed.Is(l.down) {
-			return nil
-		}
-		if suback == nil { // no answer: begin with a new connection
-			return cmp.Or(l.client.CloseCause(), fmt.Errorf("subscribe: %w", err))
-		}
-		refused(fmt.Errorf("subscribe to %q and %q: %w (reason codes %#x)",
-			l.replies, notifications, err, suback.Reasons))
-		select {
-		case <-ctx.Done():
-		case <-l.down:
-			return nil
-		case <-time.After(subscribeRetry):
-		}
+	attempt, cancel := context.WithTimeout(ctx, subscribeTimeout)
+	defer cancel()
+	suback, err := l.client.Subscribe(attempt, packets.SubOptions{Topic: l.replies, QoS: 1}, packets.SubOptions{Topic: notifications, QoS: 1})
+	switch {
+	case err == nil || closed.Is(l.down): // which established sees
+		return nil
+	case suback == nil:
+		return cmp.Or(l.client.CloseCause(), fmt.Errorf("subscribe: %w", err))
 	}
-	return nil
+	return fmt.Errorf("subscribe to %q and %q: %w (reason codes %#x)", l.replies, notifications, err, suback.Reasons)
 }
 
 // reserved is how many of the requests that the broker takes at once are for urgent ones only: an

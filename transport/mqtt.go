@@ -279,7 +279,7 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 	if l.client.WithoutQoS1 != nil { // it would end each connection at the first request
 		return l.client.WithoutQoS1
 	}
-	if err := l.subscribe(ctx, c.failed); err != nil {
+	if err := l.subscribe(ctx); err != nil {
 		return err
 	}
 	if err := c.established(l); err != nil {
