@@ -79,10 +79,10 @@ func TestAPromiseHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
 			goesOn bool                // the later renewals have the same fault
 			limit  time.Duration
 		}{
-			{name: "the renewal arrives at once", cut: transporttest.Fault{CutAfter: true}, limit: limits.unheld},
-			{name: "the renewal arrives late", cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: limits.unheld},
+			{name: "the renewal arrives at once", cut: transporttest.Fault{Cut: true}, limit: limits.unheld},
+			{name: "the renewal arrives late", cut: transporttest.Fault{Cut: true, HoldRequest: late}, limit: limits.unheld},
 			{name: "the replies before it are late", before: transporttest.Fault{HoldReply: late},
-				cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: limits.unheld},
+				cut: transporttest.Fault{Cut: true, HoldRequest: late}, limit: limits.unheld},
 			{name: "requests still arrive", cut: transporttest.Fault{LoseReply: true}, goesOn: true, limit: limits.crash},
 		} {
 			t.Run(options.name+", "+test.name, func(t *testing.T) {

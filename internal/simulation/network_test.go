@@ -90,8 +90,10 @@ func (n *node) requestFault(request transporttest.Request) transporttest.Fault {
 	}
 	before := fault
 	fault.LoseRequest, fault.LoseReply = d.chance(net.lose), d.chance(net.lose)
-	fault.CutBefore, fault.CutAfter = d.chance(net.cut), d.chance(net.cut)
-	fault.Repeat, fault.RepeatReply = d.chance(net.repeat), d.chance(net.repeat)
+	if before := d.chance(net.cut); before || d.chance(net.cut) {
+		fault.LoseRequest, fault.Cut = fault.LoseRequest || before, true
+	}
+	fault.Repeat = d.chance(net.repeat)
 	if fault.Repeat && !stop {
 		fault.RepeatAfter = d.latency() + d.beforeCalm(n.sim, net.longest)
 	}
@@ -101,7 +103,7 @@ func (n *node) requestFault(request transporttest.Request) transporttest.Fault {
 	if d.chance(net.hold) {
 		fault.HoldReply += d.beforeCalm(n.sim, net.longest)
 	}
-	if fault.CutBefore || fault.CutAfter {
+	if fault.Cut {
 		// A real client connects again by itself.
 		at := fault.HoldRequest + time.Duration(d.Int64N(int64(8*time.Second)))
 		if process := n.process; process != nil {
@@ -120,8 +122,8 @@ func describe(f transporttest.Fault) string {
 		happens bool
 		name    string
 	}{
-		{f.LoseRequest, "request lost"}, {f.LoseReply, "reply lost"}, {f.CutBefore, "cut before"}, {f.CutAfter, "cut after"},
-		{f.Repeat, fmt.Sprintf("repeated after %v", f.RepeatAfter.Round(time.Millisecond))}, {f.RepeatReply, "reply repeated"},
+		{f.LoseRequest, "request lost"}, {f.LoseReply, "reply lost"}, {f.Cut, "cut"},
+		{f.Repeat, fmt.Sprintf("repeated after %v", f.RepeatAfter.Round(time.Millisecond))},
 	} {
 		if part.happens {
 			text += ", " + part.name

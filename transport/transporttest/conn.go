@@ -34,16 +34,14 @@ type Fault struct {
 	LoseRequest, LoseReply bool
 	// NoStore makes the broker answer that there is no store; the request is not applied.
 	NoStore bool
-	// CutBefore cuts the connection, as Conn.Cut does, before the store gets the request;
-	// CutAfter, after it has applied it and before it replies. The sender sees no difference.
-	CutBefore, CutAfter bool
+	// Cut cuts the connection, as Conn.Cut does, after the store has applied the request and before it
+	// replies; with LoseRequest, before the store gets it. The sender sees no difference.
+	Cut bool
 	// Repeat delivers the request twice, like a redelivery: with the same correlation
 	// data, and only while the client's session lasts. The second reply is dropped.
 	// RepeatAfter is the time between the two.
 	Repeat      bool
 	RepeatAfter time.Duration
-	// RepeatReply delivers the reply twice.
-	RepeatReply bool
 	// HoldRequest and HoldReply delay the message.
 	HoldRequest, HoldReply time.Duration
 }
@@ -85,7 +83,6 @@ type Conn struct {
 	silent   bool
 	will     []byte        // of the present connection; nil if it has none
 	frozen   chan struct{} // the connection that Freeze made half-open, if any
-	probed   chan struct{} // the connection that a Probe is under way on, if any
 
 	ignoreWills bool
 	wanted      bool // Restore was called while the store was down
@@ -122,13 +119,15 @@ func (c *Conn) Start(events storeconn.Events) {
 	c.pump.Go(c.deliver)
 }
 
-// SetFault makes decide choose the Fault of each request from now on; nil ends all faults.
-// decide is called from the goroutine that makes the request.
-func (c *Conn) SetFault(decide func(Request) Fault) {
+func (c *Conn) locked(do func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.fault = decide
+	do()
 }
+
+// SetFault makes decide choose the Fault of each request from now on; nil ends all faults.
+// decide is called from the goroutine that makes the request.
+func (c *Conn) SetFault(decide func(Request) Fault) { c.locked(func() { c.fault = decide }) }
 
 // SetNotificationFault makes decide choose the fault of each notification from now on; nil
 // ends these faults. decide is called for one notification at a time, in the store's order.
@@ -147,11 +146,7 @@ func (c *Conn) Forge(notification Notification) {
 }
 
 // Silence drops all notifications while on is true, as an unreliable broker may.
-func (c *Conn) Silence(on bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.silent = on
-}
+func (c *Conn) Silence(on bool) { c.locked(func() { c.silent = on }) }
 
 // Cut ends the connection: requests under way fail with ErrOutcomeUnknown, the store forgets
 // the client's watches, and nothing arrives until Restore.
@@ -188,11 +183,7 @@ func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 // Freeze makes the present connection half-open: both ends stay connected, and nothing
 // arrives any more. Requests are never applied. It ends with Cut, or when [Conn.Probe] ends
 // the connection. The next connection works.
-func (c *Conn) Freeze() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.frozen = c.line
-}
+func (c *Conn) Freeze() { c.locked(func() { c.frozen = c.line }) }
 
 // isFrozen reports whether nothing arrives over a connection.
 func (c *Conn) isFrozen(line chan struct{}) bool {
@@ -208,13 +199,9 @@ const reconnectAfter = 50 * time.Millisecond
 // within, and replaces it a moment later. Any other connection answers at once.
 func (c *Conn) Probe(within time.Duration) {
 	c.mu.Lock()
-	line := c.line
-	suspect := line != nil && c.frozen == line && c.probed != line
-	if suspect {
-		c.probed = line
-	}
+	line, frozen := c.line, c.frozen
 	c.mu.Unlock()
-	if !suspect {
+	if line == nil || line != frozen {
 		return
 	}
 	c.after(max(within, time.Nanosecond), func() { // it must not wait
@@ -277,11 +264,7 @@ func (c *Conn) SetWill(ctx context.Context, will []byte) (lost <-chan struct{}, 
 
 // IgnoreWills makes the broker accept Wills and never publish them while on is true, as some
 // brokers do.
-func (c *Conn) IgnoreWills(on bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ignoreWills = on
-}
+func (c *Conn) IgnoreWills(on bool) { c.locked(func() { c.ignoreWills = on }) }
 
 // Close implements storeconn.Conn.
 func (c *Conn) Close() error {
@@ -380,9 +363,8 @@ func (c *Conn) arrive(e *exchange) {
 	if c.isFrozen(e.line) {
 		return
 	}
-	if e.fault.CutBefore {
+	if e.fault.LoseRequest && e.fault.Cut {
 		c.leave(e.line, false)
-		return
 	}
 	if e.fault.LoseRequest || c.isLost(e) {
 		return
@@ -399,35 +381,20 @@ func (c *Conn) applied(e *exchange, reply Reply) {
 			}
 		})
 	}
-	if e.fault.CutAfter {
+	if e.fault.Cut {
 		c.leave(e.line, false)
 		return
 	}
 	if e.fault.LoseReply {
 		return
 	}
-	c.after(e.fault.HoldReply, func() {
-		c.answer(e, reply)
-		if e.fault.RepeatReply {
-			c.answer(e, reply)
-		}
-	})
+	c.after(e.fault.HoldReply, func() { c.answer(e, reply) })
 }
 
-// answer delivers a reply. It reports the reply as ignored if RoundTrip has returned or got one
-// before.
+// answer delivers the reply, unless it is lost with the connection.
 func (c *Conn) answer(e *exchange, reply Reply) {
-	select {
-	case <-e.line:
-		return // lost with the connection
-	default:
-	}
-	if c.isFrozen(e.line) {
-		return
-	}
-	select {
-	case e.arrived <- reply:
-	default: // its caller has left, or this one came twice
+	if !closed.Is(e.line) && !c.isFrozen(e.line) {
+		e.arrived <- reply // which has room for it
 	}
 }
 

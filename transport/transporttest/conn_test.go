@@ -63,12 +63,11 @@ func TestEachFaultDoesWhatItSays(t *testing.T) {
 		{"a request held for less than the caller waits", transporttest.Fault{HoldRequest: time.Minute}, time.Hour, false, time.Minute},
 		{"a request held for longer", transporttest.Fault{HoldRequest: time.Minute}, time.Second, true, time.Minute},
 		{"a reply held for longer", transporttest.Fault{HoldReply: time.Minute}, time.Second, true, 0},
-		{"a cut before the store", transporttest.Fault{CutBefore: true}, time.Second, true, -1},
-		{"a cut after the store", transporttest.Fault{CutAfter: true}, time.Second, true, 0},
-		{"a held request, then a cut before the store", transporttest.Fault{HoldRequest: time.Minute, CutBefore: true}, time.Hour, true, -1},
-		{"a held request, then a cut after the store", transporttest.Fault{HoldRequest: time.Minute, CutAfter: true}, time.Hour, true, time.Minute},
+		{"a cut before the store", transporttest.Fault{LoseRequest: true, Cut: true}, time.Second, true, -1},
+		{"a cut after the store", transporttest.Fault{Cut: true}, time.Second, true, 0},
+		{"a held request, then a cut before the store", transporttest.Fault{HoldRequest: time.Minute, LoseRequest: true, Cut: true}, time.Hour, true, -1},
+		{"a held request, then a cut after the store", transporttest.Fault{HoldRequest: time.Minute, Cut: true}, time.Hour, true, time.Minute},
 		{"a held request that loses its reply", transporttest.Fault{HoldRequest: time.Minute, LoseReply: true}, time.Hour, true, time.Minute},
-		{"a repeated reply", transporttest.Fault{RepeatReply: true}, time.Second, false, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

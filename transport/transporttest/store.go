@@ -60,6 +60,12 @@ type Applied struct {
 	Again bool
 }
 
+func (s *Store) locked(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do()
+}
+
 // Tap makes the store call tap after each request from now on, in the store's order; nil ends
 // that. A test can compare it with what the clients believe. The expiry of a key is not
 // reported: the SET has its TTL.
@@ -70,11 +76,7 @@ type Applied struct {
 //
 // Calls do not overlap, and the store applies no other request meanwhile. So tap must not
 // block, send a request or wait for a goroutine that does; it may call Tenure.Token.
-func (s *Store) Tap(tap func(Applied)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tap = tap
-}
+func (s *Store) Tap(tap func(Applied)) { s.locked(func() { s.tap = tap }) }
 
 // NewStore starts a store. Close it when done.
 func NewStore(options statestore.Options) (*Store, error) { return NewDurableStore(options, nil) }
@@ -95,12 +97,7 @@ func NewDurableStore(options statestore.Options, journal *Journal) (*Store, erro
 // Start returns a store with default options that ends with the test.
 func Start(t testing.TB) *Store {
 	t.Helper()
-	store, err := NewStore(statestore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
-	return store
+	return StartDurable(t, nil)
 }
 
 // StartDurable returns a store with default options on journal that ends with the test.
@@ -275,11 +272,7 @@ func (s *Store) isDown() bool {
 
 // HideIdentity makes the store behave, while on is true, like those deployed today, which
 // have no identity: it sends none and ignores those in requests.
-func (s *Store) HideIdentity(on bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.hidden = on
-}
+func (s *Store) HideIdentity(on bool) { s.locked(func() { s.hidden = on }) }
 
 // present returns the present engine and the identity that the store shows, which may be empty.
 func (s *Store) present() (running *engine.Engine, identity string) {
@@ -347,11 +340,7 @@ func (s *Store) SetWall(now func() time.Time) {
 }
 
 // Speak makes all clients speak this dialect from now on; statestore.Deployed by default.
-func (s *Store) Speak(dialect statestore.Dialect) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dialect = dialect
-}
+func (s *Store) Speak(dialect statestore.Dialect) { s.locked(func() { s.dialect = dialect }) }
 
 // Authorize makes allow decide which requests are authorized from now on; nil allows all.
 // Several goroutines call it at the same time.
