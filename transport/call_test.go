@@ -227,25 +227,6 @@ func TestARequestHasThePropertiesThatTheProtocolAsksFor(t *testing.T) {
 // second returns the error of a request.
 func second[T any](_ T, err error) error { return err }
 
-// Conn.RoundTrip promises it: a caller may reuse the memory of the payload.
-func TestACallerMayReuseThePayloadAfterItLeft(t *testing.T) {
-	conn, l := newTestLink(t, 1)
-	payload := []byte("payload")
-	calls := []*call{conn.begin(t, t.Context(), storeconn.Request{Payload: payload}), conn.begin(t, t.Context(), storeconn.Request{Payload: payload})}
-	l.gather() // takes the first
-	for _, c := range calls {
-		_ = conn.abandon(c, context.Canceled)
-	}
-	clear(payload)
-	if !bytes.Contains(l.packets, []byte("payload")) {
-		t.Errorf("what is being written has changed: %q", l.packets)
-	}
-	l.acknowledged(&mqtt.Puback{PacketID: l.lastID})
-	if l.gather(); len(l.packets) > 0 {
-		t.Errorf("the second is sent: %q", l.packets)
-	}
-}
-
 func TestABrokersReasonInAPUBACKReachesTheCaller(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
 		b := newQuietBroker(10)

@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net"
@@ -165,24 +164,6 @@ func TestInvariant53ABoundRequestIsNotQueuedForTheNextConnection(t *testing.T) {
 	}
 }
 
-func TestALinkKeepsAPartOfTheReceiveMaximumForUrgentRequests(t *testing.T) {
-	for size, reserved := range map[int]int{1: 0, 7: 0, 8: 1, 20: 2, 128: 16, 1000: 16} {
-		conn, l := newTestLink(t, size)
-		for range size {
-			conn.begin(t, t.Context(), storeconn.Request{})
-		}
-		if l.send(); len(l.unacked) != size-reserved {
-			t.Errorf("of %d, ordinary requests get %d, want %d", size, len(l.unacked), size-reserved)
-		}
-		for range size {
-			conn.begin(t, t.Context(), storeconn.Request{Binding: storeconn.Binding{Urgent: true}})
-		}
-		if l.send(); len(l.unacked) != size {
-			t.Errorf("of %d, %d are under way", size, len(l.unacked))
-		}
-	}
-}
-
 func TestRequestsLeaveInOrderAndUrgentOnesFirst(t *testing.T) {
 	conn, l := newTestLink(t, 1)
 	ctx, leave := context.WithCancel(t.Context())
@@ -275,20 +256,6 @@ func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
 	}
 	if len(conn.replace) != 1 {
 		t.Error("serve is not woken up")
-	}
-}
-
-func TestLossesHaveNames(t *testing.T) {
-	for want, err := range map[string]error{
-		"client_closed":      ErrClosed,
-		"session_taken_over": ErrSessionTakenOver,
-		"broker":             fmt.Errorf("%w: %w", errConnectionLost, &ConnectionError{Ended: true, Code: 0x8b}),
-		"will_changed":       errConnectionReplaced,
-		"network":            errConnectionLost,
-	} {
-		if got := LossText(err); got != want {
-			t.Errorf("the name of %v is %q, want %q", err, got, want)
-		}
 	}
 }
 

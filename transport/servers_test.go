@@ -136,31 +136,27 @@ func (s *standbys) says(host string) (standby bool, code byte, reference string)
 
 // refuseConnect answers the CONNECTs to hosts that stand by.
 func (s *standbys) refuseConnect(b *pipeBroker) func(net.Conn, *packets.ControlPacket) bool {
-	return func(conn net.Conn, packet *packets.ControlPacket) bool {
-		if _, ok := packet.Content.(*packets.Connect); !ok {
-			return false
-		}
-		standby, code, reference := s.says(b.latestHost())
-		if standby {
-			send(conn, packets.CONNACK, func(p *packets.Connack) {
-				p.ReasonCode, p.Properties.ServerReference = code, reference
-			})
-		}
-		return standby
-	}
+	return s.answering(b, packets.CONNECT, func(conn net.Conn, code byte, reference string) {
+		send(conn, packets.CONNACK, func(p *packets.Connack) { p.ReasonCode, p.Properties.ServerReference = code, reference })
+	})
 }
 
 // disconnectLater accepts connections to hosts that stand by, and then ends them.
 func (s *standbys) disconnectLater(b *pipeBroker) func(net.Conn, *packets.ControlPacket) bool {
+	return s.answering(b, packets.SUBSCRIBE, func(conn net.Conn, code byte, reference string) {
+		send(conn, packets.DISCONNECT, func(p *packets.Disconnect) { p.ReasonCode, p.Properties.ServerReference = code, reference })
+	})
+}
+
+// answering answers packets of a kind with say, where the host stands by.
+func (s *standbys) answering(b *pipeBroker, kind byte, say func(conn net.Conn, code byte, reference string)) func(net.Conn, *packets.ControlPacket) bool {
 	return func(conn net.Conn, packet *packets.ControlPacket) bool {
-		if _, ok := packet.Content.(*packets.Subscribe); !ok {
+		if packet.Type != kind {
 			return false
 		}
 		standby, code, reference := s.says(b.latestHost())
 		if standby {
-			send(conn, packets.DISCONNECT, func(p *packets.Disconnect) {
-				p.ReasonCode, p.Properties.ServerReference = code, reference
-			})
+			say(conn, code, reference)
 		}
 		return standby
 	}

@@ -1,7 +1,6 @@
 package loglimit
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,8 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/tenurelock/tenure/internal/await"
 )
 
 // lines collects what is logged, without times.
@@ -105,30 +102,5 @@ func TestTheEndOfAFloodIsCountedToo(t *testing.T) {
 		if got := log.take(); len(got) != Burst {
 			t.Errorf("after a pause a burst is %q", got)
 		}
-	})
-}
-
-// stuck is a log that waits for its reader.
-type stuck struct{ read chan struct{} }
-
-func (stuck) Enabled(context.Context, slog.Level) bool { return true }
-func (s stuck) WithAttrs([]slog.Attr) slog.Handler     { return s }
-func (s stuck) WithGroup(string) slog.Handler          { return s }
-func (s stuck) Handle(context.Context, slog.Record) error {
-	await.Receive(s.read)
-	return nil
-}
-
-func TestALineOverTheRateDoesNotWaitForTheLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log := stuck{make(chan struct{})}
-		l := NewLines(slog.New(log), slog.LevelWarn, "refused")
-		for range Burst {
-			go l.Log() // each of which waits
-		}
-		synctest.Wait()
-		await.Done(func() { l.Log() })
-		close(log.read)
-		l.Close()
 	})
 }
