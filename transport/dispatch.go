@@ -22,7 +22,7 @@ func (c *Client) Dispatched(logger *slog.Logger) *slog.Logger { return c.program
 
 // dispatcher calls the functions that a program gives a client and its leases: those of a Trace and the handler
 // of a Logger. It calls one at a time, in order, and in a goroutine of its own, so nothing waits
-// for one of them, however long it takes, and none can end a goroutine of the client.
+// for one of them, however long it takes.
 type dispatcher struct {
 	tasks sync.WaitGroup
 
@@ -55,16 +55,9 @@ func (d *dispatcher) call(f func()) (open bool) {
 
 // run calls what waits, until nothing does.
 func (d *dispatcher) run() {
-	finished := false
-	defer func() {
-		if !finished { // f called runtime.Goexit, or panics, which ends the process
-			d.tasks.Go(d.run)
-		}
-	}()
 	for f := d.next(); f != nil; f = d.next() {
 		f()
 	}
-	finished = true
 }
 
 // next returns nil if no call waits, and then notes that the goroutine ends.

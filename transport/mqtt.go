@@ -179,12 +179,9 @@ func (c *mqttConn) moveOn() (atOnce bool) {
 	}
 	from, by := c.server().Host, (*ConnectionError)(nil)
 	errors.As(c.referral, &by) // which it is
-	log := c.logger.With("broker", from, "refers to", mqtt.Shown(by.ServerReference))
-	if atOnce = c.servers.Follow(by.ServerReference); atOnce {
-		log.Info("the broker refers to another server; going on to the next address", "next", c.server().Host)
-	} else {
-		log.Warn("each address refers to another server or does not answer; trying again after a pause")
-	}
+	atOnce = c.servers.Follow(by.ServerReference)
+	c.logger.Info("the broker refers to another server", "broker", from, "reference", mqtt.Shown(by.ServerReference),
+		"next", c.server().Host, "at once", atOnce)
 	return atOnce
 }
 
@@ -203,6 +200,11 @@ func (c *mqttConn) attemptTimeout() time.Duration {
 // connect makes one connection and reads from it until it is lost, or given up because it is
 // to be replaced at once. The error says why there was no connection.
 func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
+	if ends, ok := c.dialing.Deadline(); ok && !closed.Is(c.first) {
+		bounded, cancel := context.WithDeadline(ctx, ends)
+		defer cancel()
+		ctx = bounded
+	}
 	l, err := c.open(ctx)
 	if err != nil {
 		return false, err
@@ -226,10 +228,6 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 func (c *mqttConn) open(ctx context.Context) (l *link, err error) {
 	attempt, cancel := context.WithTimeout(ctx, c.attemptTimeout())
 	defer cancel()
-	if ends, ok := c.dialing.Deadline(); ok && !closed.Is(c.first) {
-		attempt, cancel = context.WithDeadline(attempt, ends)
-		defer cancel()
-	}
 	var connack *paho.Connack
 	defer func() {
 		if connack == nil && attempt.Err() != nil {
@@ -276,9 +274,6 @@ func (c *mqttConn) open(ctx context.Context) (l *link, err error) {
 // establish makes a connection ready for requests, while packets are read from it. The error says why
 // it does not succeed.
 func (c *mqttConn) establish(ctx context.Context, l *link) error {
-	if l.client.WithoutQoS1 != nil { // it would end each connection at the first request
-		return l.client.WithoutQoS1
-	}
 	if err := l.subscribe(ctx); err != nil {
 		return err
 	}
@@ -497,7 +492,11 @@ func (c *mqttConn) awaitFirst(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		<-c.tried // the first attempt ends with ctx
+		select { // the first attempt ends with ctx
+		case <-c.first:
+			return nil
+		case <-c.tried:
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -516,7 +515,7 @@ func (c *mqttConn) unconnectedLocked(cause error) error {
 // logFailure logs why there is no connection, unless that was logged a moment ago.
 func (c *mqttConn) logFailure(err error) {
 	c.failures++
-	if !c.logged.Due(kindOf(err), time.Now()) {
+	if !c.logged.Due(err.Error(), time.Now()) {
 		return
 	}
 	level := slog.LevelWarn
@@ -525,19 +524,6 @@ func (c *mqttConn) logFailure(err error) {
 	}
 	c.failureLog.Log(context.Background(), level, "cannot connect",
 		"broker", c.server().Host, "attempt", c.failures, "error", err)
-}
-
-// kindOf returns the same text for failures that differ in a number only, such as a local port.
-func kindOf(err error) string {
-	var refused *ConnectionError
-	var dial *mqtt.DialError
-	switch {
-	case errors.As(err, &refused):
-		return fmt.Sprint("refused ", refused.Code)
-	case errors.As(err, &dial):
-		return dial.Error()
-	}
-	return "other"
 }
 
 // logConnected logs a connection. One that follows failures is of interest, to the logger that has those.

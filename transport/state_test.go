@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -183,33 +182,6 @@ func (b *pipeBroker) refuseToDial(down bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.down = down
-}
-
-// A function of the program may call runtime.Goexit, as the Fatal of a test does. The client goes on.
-func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		var ended atomic.Int64
-		end := func(ConnectionStatus) {
-			ended.Add(1)
-			runtime.Goexit()
-		}
-		options.Trace = traced(end)
-		options.Logger = slog.New(lineHandler{slog.DiscardHandler, func() { end(ConnectionStatus{}) }})
-		broker := storeBroker()
-		client := mustDialTo(t, broker, options)
-		for i := range 3 {
-			broker.refuseToDial(i == 1)
-			broker.cut()
-			time.Sleep(5 * time.Second)
-			broker.refuseToDial(false)
-			if _, err := client.Get(t.Context(), "k"); err != nil {
-				t.Errorf("the next request: %v", err)
-			}
-		}
-		if n := ended.Load(); n < 10 {
-			t.Errorf("%d calls of the program were ended", n)
-		}
-	})
 }
 
 // lineHandler is a handler of a program.

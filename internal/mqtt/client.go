@@ -92,7 +92,6 @@ type Client struct {
 	ReceiveMaximum int           // how many messages with QoS 1 it takes that it has not acknowledged [MQTT-3.3.4-7]
 	MaxPacket      int           // bytes that it takes in one packet [MQTT-3.2.2-15]
 	Silence        time.Duration // how long it waits before it takes a silent connection for lost; zero: forever
-	WithoutQoS1    error         // why it takes no message with QoS 1; nil: it does [MQTT-3.2.2-11]
 
 	keepAlive  time.Duration // between two PINGREQs
 	maxUnacked int           // how many messages of the broker may wait for their PUBACKs
@@ -215,9 +214,6 @@ func (c *Client) obey(conditions *paho.ConnackProperties, keepAlive uint16) {
 	c.ReceiveMaximum = int(valueOr(conditions.ReceiveMaximum, math.MaxUint16))
 	const most = MaxHeader + MaxRemaining // an int of 32 bits would not hold every size
 	c.MaxPacket = int(min(valueOr(conditions.MaximumPacketSize, most), most))
-	if valueOr(conditions.MaximumQoS, 1) == 0 {
-		c.WithoutQoS1 = errors.New("the broker does not accept QoS 1: raise its Maximum QoS")
-	}
 	server := valueOr(conditions.ServerKeepAlive, keepAlive)
 	// One and a half times the keep-alive [MQTT-3.1.2-22], which some brokers round down to whole seconds.
 	c.Silence = time.Duration(server) * 3 / 2 * time.Second
@@ -469,9 +465,6 @@ func (c *Client) Publish(ctx context.Context, m *Message) (*Puback, error) {
 // PUBACK, which it must not keep, in the goroutine of Run, unless the connection ends before. A message that
 // is larger than the broker takes is not sent; the error is a *[TooLargeError] or [ErrTooLong].
 func (c *Client) PublishAsync(ctx context.Context, m *Message, acknowledged func(*Puback)) error {
-	if c.WithoutQoS1 != nil {
-		return c.WithoutQoS1
-	}
 	select {
 	case c.inFlight <- struct{}{}:
 	case <-ctx.Done():
