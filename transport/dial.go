@@ -106,9 +106,8 @@ const (
 // lead to the same state store: two stores would grant the same lease twice.
 //
 // A broker may send its clients to another server, as a standby of our server does
-// (ErrUseAnotherServer). The client then goes on at once: to the address that the broker refers
-// to, if it is in the list, else to the next one. After each address has done so, it pauses. It
-// never connects to an address that is not in the list.
+// (ErrUseAnotherServer). The client then goes on at once to its next address. After each address has done so, it
+// pauses. It never connects to an address that is not in the list.
 //
 // ctx bounds the first connection only. If it ends first, the error begins with why the last attempt failed, in one
 // line with a hint. Until there is a connection, attempts that fail are logged at level Warn: the first, and then

@@ -142,8 +142,7 @@ type ConnectionError struct {
 	Code byte
 	// Reason is the broker's text, or empty.
 	Reason string
-	// ServerReference names the server that the broker refers to, or is empty. The client
-	// follows it only to one of its own addresses.
+	// ServerReference names the server that the broker refers to, or is empty. The client does not follow it.
 	ServerReference string
 }
 

@@ -141,7 +141,10 @@ func (c *mqttConn) run() {
 		}
 		if refusal := c.refusal(); refusal != nil {
 			c.terminate(refusal)
-			return
+		}
+		ends, bounded := c.dialing.Deadline()
+		if over := bounded && !time.Now().Before(ends) || c.dialing.Err() != nil; over && !closed.Is(c.first) {
+			return // the last failure says why Dial gives up
 		}
 		if time.Since(began) > stableAfter {
 			if err == nil { // it was a connection
@@ -177,11 +180,8 @@ func (c *mqttConn) moveOn() (atOnce bool) {
 		c.servers.Next()
 		return false
 	}
-	from, by := c.server().Host, (*ConnectionError)(nil)
-	errors.As(c.referral, &by) // which it is
-	atOnce = c.servers.Follow(by.ServerReference)
-	c.logger.Info("the broker refers to another server", "broker", from, "reference", mqtt.Shown(by.ServerReference),
-		"next", c.server().Host, "at once", atOnce)
+	atOnce = c.servers.Follow()
+	c.logger.Info("going on to another server", "next", c.server().Host, "at once", atOnce, "error", c.referral)
 	return atOnce
 }
 
