@@ -246,9 +246,9 @@ func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
 	if c.boundToLost() {
 		return notSent(errBoundConnection)
 	}
-	expiry := time.Duration(0)
+	var expiry float64 // in seconds, rounded up: so a broker drops a request that its caller has given up; 0: none
 	if !c.deadline.IsZero() {
-		if expiry = c.deadline.Sub(now); expiry <= 0 {
+		if expiry = math.Ceil(c.deadline.Sub(now).Seconds()); expiry <= 0 {
 			return notSent(context.DeadlineExceeded)
 		}
 	}
@@ -256,11 +256,11 @@ func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
 		Topic:           protocol.InvokeTopic,
 		QoS:             1,
 		PacketID:        id,
-		MessageExpiry:   messageExpiry(expiry),
+		MessageExpiry:   uint32(min(expiry, math.MaxUint32)),
 		ContentType:     protocol.ContentType,
 		ResponseTopic:   l.replies,
 		CorrelationData: c.correlation[:],
-		User:            requestProperties(l.message.User[:0], l.conn.ClientID(), c.request),
+		User:            requestProperties(l.message.User[:0], l.conn.ClientID(), &c.request),
 		Payload:         c.request.Payload,
 	}
 	batch, err := l.message.Append(l.packets)
@@ -279,35 +279,21 @@ func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
 	return nil
 }
 
-// messageExpiry returns the time that is left of a request in whole seconds, rounded up, so that
-// a broker drops a request that its caller has given up. Zero: it has no end.
-func messageExpiry(left time.Duration) uint32 {
-	return uint32(min(math.Ceil(left.Seconds()), math.MaxUint32))
-}
-
 // requestProperties appends the user properties of a request.
-func requestProperties(dst []mqtt.UserProperty, clientID string, request storeconn.Request) []mqtt.UserProperty {
-	dst = append(dst,
-		mqtt.UserProperty{Name: protocol.PropertySourceID, Value: clientID},
-		mqtt.UserProperty{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-		mqtt.UserProperty{Name: protocol.PropertyPartition, Value: clientID})
-	persist, waiting := "", ""
-	if request.Persist {
-		persist = "true"
-	}
-	if request.Waiting {
-		waiting = "true"
-	}
-	for _, optional := range [...]mqtt.UserProperty{
+func requestProperties(dst []mqtt.UserProperty, clientID string, request *storeconn.Request) []mqtt.UserProperty {
+	for _, property := range [...]mqtt.UserProperty{
+		{Name: protocol.PropertySourceID, Value: clientID},
+		{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+		{Name: protocol.PropertyPartition, Value: clientID},
 		{Name: protocol.PropertyTimestamp, Value: request.Timestamp},
 		{Name: protocol.PropertyFencingToken, Value: request.FencingToken},
 		{Name: protocol.PropertyStore, Value: request.Binding.Store},
-		{Name: protocol.PropertyPersistence, Value: persist},
+		{Name: protocol.PropertyPersistence, Value: request.Persist},
 		{Name: protocol.PropertyForced, Value: request.Forced},
-		{Name: protocol.PropertyWaiting, Value: waiting},
+		{Name: protocol.PropertyWaiting, Value: request.Waiting},
 	} {
-		if optional.Value != "" {
-			dst = append(dst, optional)
+		if property.Value != "" {
+			dst = append(dst, property)
 		}
 	}
 	return dst

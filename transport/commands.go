@@ -96,7 +96,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, options SetO
 		Timestamp:    timestamp,
 		FencingToken: tokenText(options.FencingToken),
 		Binding:      storeconn.Binding(options.Binding),
-		Persist:      options.Persist,
+		Persist:      flag(options.Persist),
 	})
 	return answer.version, err
 }
@@ -157,7 +157,7 @@ func (c *Client) keyNotify(ctx context.Context, key string, waits bool, options 
 		wrong = ErrKeyTooLong
 	}
 	arguments := append([]string{protocol.VerbKeyNotify, key}, options...)
-	request := storeconn.Request{Payload: resp3.AppendCommand(nil, arguments...), Waiting: waits}
+	request := storeconn.Request{Payload: resp3.AppendCommand(nil, arguments...), Waiting: flag(waits)}
 	_, err := c.do(ctx, protocol.VerbKeyNotify, key, wrong, request)
 	return err
 }
@@ -320,6 +320,14 @@ func encode(verb, key string, value []byte, ttl time.Duration, options ...string
 		payload = resp3.AppendBulk(payload, strconv.AppendInt(digits[:0], ttl.Milliseconds(), 10))
 	}
 	return payload
+}
+
+// flag returns the value of a user property that a request has or has not.
+func flag(has bool) string {
+	if has {
+		return "true"
+	}
+	return ""
 }
 
 func tokenText(token hlc.Token) string {

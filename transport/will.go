@@ -193,7 +193,7 @@ func (w *pendingWill) write(connect *paho.Connect) {
 		ResponseTopic:   protocol.ResponseTopic(connect.ClientID),
 		CorrelationData: id[:],
 	}
-	for _, user := range requestProperties(nil, connect.ClientID, storeconn.Request{}) {
+	for _, user := range requestProperties(nil, connect.ClientID, &storeconn.Request{}) {
 		connect.WillProperties.User.Add(user.Name, user.Value)
 	}
 }

@@ -71,13 +71,11 @@ type Request struct {
 	// Payload is the RESP3 command. The Conn does not keep it after RoundTrip
 	// has returned.
 	Payload []byte
-	// Timestamp, FencingToken and Forced are the user properties __ts, __ft and tenure-forced; empty
-	// means that the request has none.
-	Timestamp, FencingToken, Forced string
+	// The user properties __ts, __ft, tenure-forced, aio-persistence and tenure-waiting; empty means that the
+	// request has none.
+	Timestamp, FencingToken, Forced, Persist, Waiting string
 	// Binding says when, and to which store, the request may go.
 	Binding Binding
-	// Persist and Waiting say that the request has the user property aio-persistence, and tenure-waiting.
-	Persist, Waiting bool
 }
 
 // Binding is a transport.Binding, which documents the fields.
