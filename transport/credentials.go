@@ -49,9 +49,12 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 	}
 	secret := len(o.Password) > 0 || o.PasswordFile != "" || o.TokenFile != ""
 	for _, server := range servers {
+		if err := mqtt.CheckWebSocket(server, o.WebSocket != nil); err != nil {
+			return fmt.Errorf("transport: %w", err)
+		}
 		switch {
 		case mqtt.IsEncrypted(server):
-			if _, err := o.tlsConfig(server); err != nil {
+			if _, err := mqtt.TLS(o.TLS).ClientConfig(server); err != nil {
 				return fmt.Errorf("transport: %w", err)
 			}
 		case o.TLS != TLSOptions{}:

@@ -144,11 +144,6 @@ func newConn(ctx context.Context, address string, options *Options) (*mqttConn, 
 	if err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
-	for _, server := range servers {
-		if err := mqtt.CheckWebSocket(server, options.WebSocket != nil); err != nil {
-			return nil, fmt.Errorf("transport: %w", err)
-		}
-	}
 	if err := options.complete(); err != nil {
 		return nil, err
 	}
@@ -253,9 +248,4 @@ type TLSOptions struct {
 	// contain; empty means the host of the address. It must not be changed afterwards. If its CipherSuites is
 	// nil, TLS 1.2 is limited to suites with ECDHE and AEAD. Default: the zero value.
 	Config *tls.Config
-}
-
-// tlsConfig reads the files of the TLS options, for a connection to server.
-func (o *Options) tlsConfig(server *url.URL) (*tls.Config, error) {
-	return mqtt.TLS(o.TLS).ClientConfig(server)
 }

@@ -77,7 +77,7 @@ func (c *mqttConn) newLink(token []byte) *link {
 // dial opens a connection to the present server.
 func (l *link) dial(ctx context.Context) error {
 	options := &l.conn.options
-	config, err := options.tlsConfig(l.conn.server())
+	config, err := mqtt.TLS(options.TLS).ClientConfig(l.conn.server())
 	if err != nil {
 		return err
 	}

@@ -105,8 +105,7 @@ type Client struct {
 	packetID uint16              // the latest
 	pending  map[uint16]exchange // by packet identifier; nil if there are none
 	answers  []byte              // PINGREQs, PUBACKs and AUTHs that are to be written; take empties it
-	acks     int                 // PUBACKs among them; the broker may have those that are being written
-	auths    int                 // AUTHs among them, likewise
+	asked    int                 // PUBACKs and AUTHs among them; the broker may have those that are being written
 	writes   bool                // write runs
 }
 
@@ -563,8 +562,7 @@ func (c *Client) control(content packets.Packet) (goOn bool) {
 		case c.options.Authenticate == nil:
 			c.refuse(Refuse(ProtocolError, "an AUTH came, and this client has no answer to it"))
 			return false
-		case !c.queue(Encode(c.options.Authenticate()), 0, 1):
-			c.refuse(Refuse(ProtocolError, "an AUTH came before the answer to the one before was sent"))
+		case !c.queue(Encode(c.options.Authenticate())):
 			return false
 		}
 	case *packets.Suback:
@@ -583,28 +581,24 @@ func (c *Client) message(p *Publish) (goOn bool) {
 	}
 	qos, id := p.QoS, p.PacketID
 	c.options.Received(p)
-	if qos > 0 && !c.queue(AppendPuback(nil, id), 1, 0) {
-		c.refuse(Refuse(packets.DisconnectReceiveMaximumExceeded,
-			"more messages are unacknowledged than the Receive Maximum of %d", c.maxUnacked))
-		return false
-	}
-	return true
+	return qos == 0 || c.queue(AppendPuback(nil, id))
 }
 
-// queue queues packets, which have these numbers of PUBACKs and AUTHs, to be written. It does not
+// queue queues a PUBACK or an AUTH to be written. It does not
 // wait: a broker may read nothing more until this client has read what the broker writes. It reports
-// false if more would wait than a broker may ask for: PUBACKs up to the Receive Maximum
-// [MQTT-3.3.4-9], and one AUTH, since each side waits for the other's [MQTT-4.12.0-3].
-func (c *Client) queue(encoded []byte, acks, auths int) (ok bool) {
+// false if more would wait than a broker may ask for, the Receive Maximum [MQTT-3.3.4-9].
+func (c *Client) queue(answer []byte) (ok bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.acks+acks > c.maxUnacked || c.auths+auths > 1 {
-		return false
+	if ok = c.asked < c.maxUnacked; ok {
+		c.asked++
+		c.queueLocked(answer)
 	}
-	c.acks += acks
-	c.auths += auths
-	c.queueLocked(encoded)
-	return true
+	c.mu.Unlock()
+	if !ok {
+		c.refuse(Refuse(packets.DisconnectReceiveMaximumExceeded,
+			"more packets are unanswered than the Receive Maximum of %d", c.maxUnacked))
+	}
+	return ok
 }
 
 func (c *Client) queueLocked(encoded []byte) {
@@ -626,7 +620,7 @@ func (c *Client) write() {
 func (c *Client) take() (answers []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	answers, c.answers, c.acks, c.auths = c.answers, nil, 0, 0
+	answers, c.answers, c.asked = c.answers, nil, 0
 	c.writes = len(answers) > 0
 	return answers
 }

@@ -498,7 +498,7 @@ func TestABrokerThatAsksForAuthenticationAndDoesNotReadTheAnswersEndsTheConnecti
 			}
 		}
 		h.ended(nil)
-		if why := h.client.CloseCause(); why == nil || !strings.Contains(why.Error(), "AUTH") || time.Since(before) > 2*time.Second {
+		if why := h.client.CloseCause(); why == nil || !strings.Contains(why.Error(), "Receive Maximum of 5") || time.Since(before) > 2*time.Second {
 			t.Errorf("after %v; the cause is %v", time.Since(before), why)
 		}
 	})
