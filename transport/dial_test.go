@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/url"
@@ -103,42 +102,6 @@ func TestNonsensicalOptionsAreRefusedBeforeAnythingIsDialled(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), "transport: "+test.want) {
 			t.Errorf("%v, want %q", err, test.want)
 		}
-	}
-}
-
-func TestTheDialerOpensTheConnectionBelowTLSAndWebSocket(t *testing.T) {
-	for address, first := range map[string]byte{
-		"mqtt://broker:1883":  0x10, // CONNECT
-		"mqtts://broker:8883": 0x16, // the handshake of TLS
-		"ws://broker:80":      'G',  // GET
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			broken, asked, got := errors.New("no such network"), "", make([]byte, 1)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			_, err := Dial(ctx, address, Options{
-				Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
-					if asked != "" {
-						return nil, broken
-					}
-					asked = network + " " + address
-					near, far := net.Pipe()
-					go func() {
-						_, _ = io.ReadFull(far, got)
-						_ = far.Close()
-					}()
-					return near, nil
-				},
-				WebSocket: func(_ context.Context, conn net.Conn, _ *url.URL) (net.Conn, error) {
-					_, err := io.WriteString(conn, "GET")
-					return conn, err
-				},
-			})
-			_, host, _ := strings.Cut(address, "://")
-			if !errors.Is(err, broken) || !errors.Is(err, context.DeadlineExceeded) || asked != "tcp "+host || got[0] != first {
-				t.Errorf("%s: %v; the dialer was asked for %q, and the first byte is 0x%X, want 0x%X", address, err, asked, got[0], first)
-			}
-		})
 	}
 }
 

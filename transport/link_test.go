@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"net"
-	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -208,54 +207,17 @@ func TestACallThatIsGivenUpAsItsResultComesHasThatResult(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatWasLostBeforeItWasReadyIsNotUsed(t *testing.T) {
-	conn, l := newTestLink(t, 1)
-	conn.lost(l, nil)
-	if conn.established(l) == nil {
-		t.Error("it is the present one")
-	}
-}
-
-// withWill returns a connection whose next link is to carry a will.
-func withWill() (*mqttConn, *pendingWill) {
-	conn := newMQTTConn(context.Background(), []*url.URL{{Host: "192.0.2.1:1883"}}, Options{ClientOptions: ClientOptions{program: new(dispatcher)}})
-	conn.will = &pendingWill{result: make(chan willResult, 1)}
-	return conn, conn.will
-}
-
 // The caller leaves at the moment in which the connection has the Will.
 func TestAWillThatStandsIsNotGivenUp(t *testing.T) {
-	conn, will := withWill()
-	l, _ := conn.newPipeLink(t, 1)
+	conn, l := newTestLink(t, 1)
+	will := &pendingWill{result: make(chan willResult, 1)}
+	conn.will = will
 	conn.concluded(will, l, nil)
 	if result := conn.withdraw(will, context.Canceled); result.err != nil || result.lost != l.down {
 		t.Errorf("%+v", result)
 	}
 	if conn.outdated(will) {
 		t.Error("its connection is to be replaced")
-	}
-}
-
-func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
-	conn, will := withWill()
-	if !conn.outdated(nil) {
-		t.Error("a will waits, and the connection without is to stay")
-	}
-	if result := conn.withdraw(will, context.Canceled); result.err != context.Canceled {
-		t.Errorf("its result is %v", result.err)
-	}
-	if !conn.outdated(will) {
-		t.Error("the connection with the will is to stay")
-	}
-	if conn.outdated(nil) || conn.will != nil {
-		t.Error("the next connection is to carry the will, too")
-	}
-	conn.concluded(will, nil, ErrNoWill)
-	if len(will.result) > 0 {
-		t.Error("no connection has it")
-	}
-	if len(conn.replace) != 1 {
-		t.Error("serve is not woken up")
 	}
 }
 

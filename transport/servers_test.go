@@ -118,6 +118,13 @@ type standbys struct {
 	count int
 }
 
+// newStandbys returns brokers of which these stand by, and refuse with these codes.
+func newStandbys(refer map[string]string, codes ...byte) (*pipeBroker, *standbys) {
+	b, s := &pipeBroker{}, &standbys{refer: refer, codes: codes}
+	b.answer = s.refuseConnect(b)
+	return b, s
+}
+
 // set makes exactly these hosts stand by.
 func (s *standbys) set(refer map[string]string) {
 	s.mu.Lock()
@@ -176,9 +183,7 @@ func TestAClientFindsTheActiveServerAmongStandbysAtOnce(t *testing.T) {
 			for _, way := range []string{"CONNACK", "DISCONNECT"} {
 				t.Run(fmt.Sprintf("%s, %s 0x%X", test.name, way, code), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						s := &standbys{refer: test.refer, codes: []byte{code}}
-						b := &pipeBroker{}
-						b.answer = s.refuseConnect(b)
+						b, s := newStandbys(test.refer, code)
 						if way == "DISCONNECT" {
 							b.answer = s.disconnectLater(b)
 						}
@@ -208,9 +213,7 @@ func TestInvariant50StandbysThatReferToEachOtherCauseNoHotLoop(t *testing.T) {
 		for _, way := range []string{"CONNACK", "DISCONNECT"} {
 			t.Run(addresses+" "+way, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					s := &standbys{codes: []byte{packets.ConnackUseAnotherServer, packets.ConnackServerMoved}}
-					b := &pipeBroker{}
-					b.answer = s.refuseConnect(b)
+					b, s := newStandbys(nil, packets.ConnackUseAnotherServer, packets.ConnackServerMoved)
 					if way == "DISCONNECT" {
 						b.answer = s.disconnectLater(b)
 					}
@@ -249,9 +252,7 @@ func TestInvariant50StandbysThatReferToEachOtherCauseNoHotLoop(t *testing.T) {
 
 func TestAStandbyDecidesNothingAboutAWill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &standbys{codes: []byte{packets.ConnackUseAnotherServer}}
-		b := &pipeBroker{}
-		b.answer = s.refuseConnect(b)
+		b, s := newStandbys(nil, packets.ConnackUseAnotherServer)
 		client, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -269,9 +270,8 @@ func TestAStandbyDecidesNothingAboutAWill(t *testing.T) {
 func TestARefusalByTheActiveServerEndsDialThoughTheOthersStandBy(t *testing.T) {
 	for _, refer := range []map[string]string{{"b": ""}, {"b": "a", "c": "a"}, {"a": "b", "c": "b"}, {"a": "c"}} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &standbys{refer: refer, codes: []byte{packets.ConnackUseAnotherServer}}
-			b := &pipeBroker{}
-			standby, refuse := s.refuseConnect(b), refuse(0, always(packets.ConnackNotAuthorized))
+			b, _ := newStandbys(refer, packets.ConnackUseAnotherServer)
+			standby, refuse := b.answer, refuse(0, always(packets.ConnackNotAuthorized))
 			b.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
 				return standby(conn, packet) || refuse(conn, packet)
 			}
@@ -284,9 +284,7 @@ func TestARefusalByTheActiveServerEndsDialThoughTheOthersStandBy(t *testing.T) {
 	}
 	// Standbys alone refuse nothing for good.
 	synctest.Test(t, func(t *testing.T) {
-		s := &standbys{refer: map[string]string{"a": "", "b": ""}, codes: []byte{packets.ConnackUseAnotherServer}}
-		b := &pipeBroker{}
-		b.answer = s.refuseConnect(b)
+		b, s := newStandbys(map[string]string{"a": "", "b": ""}, packets.ConnackUseAnotherServer)
 		time.AfterFunc(20*time.Second, func() { s.set(nil) })
 		if _, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{}); err != nil {
 			t.Error(err)
