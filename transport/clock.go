@@ -87,7 +87,7 @@ func (c *clock) physical(local int64) int64 {
 	return local
 }
 
-// explainSkew adds to a refusal because of a clock which clock is ahead of which, by how much, and what to do
+// explainSkew adds to a refusal because of a clock what the clocks read, and what to do
 // about it. store is the time of the store's clock when it refused, or zero.
 //
 // A client adapts if the clock of its node is ahead: from then on its requests go by the store's clock, which
@@ -96,29 +96,18 @@ func (c *clock) physical(local int64) int64 {
 // of the store's time, or if the store refuses the repetition too. A client cannot change a fencing token, so it
 // does not repeat a request that was refused for its token.
 func (c *Client) explainSkew(request *storeconn.Request, store hlc.Timestamp, err error) error {
-	text, token := request.Timestamp, errors.Is(err, ErrFencingTokenTooFarAhead)
-	if token {
-		text = request.FencingToken
-	} else if !errors.Is(err, ErrTimestampTooFarAhead) {
-		return err
-	}
-	refused, unreadable := hlc.Parse(text)
-	if unreadable != nil {
-		return err // the refusal is about a timestamp that was not sent
-	}
-	local := c.now().UTC()
-	wrong, moment, cure := "this node's clock", local, "the clock of this node"
-	if token {
-		wrong, moment = "the fencing token "+text, time.UnixMilli(refused.Wall)
-		cure = "the clocks of the store and of the node where the token came from"
-	}
-	ahead, readings := "too far", "this node's reads "+local.Format(time.RFC3339Nano)
+	node, shows := c.now().UTC().Format(time.RFC3339Nano), "another time"
 	if !store.IsZero() {
-		at := time.UnixMilli(store.Wall).UTC()
-		ahead = moment.Sub(at).Truncate(time.Millisecond).String()
-		readings += ", the store's " + at.Format(time.RFC3339Nano)
+		shows = time.UnixMilli(store.Wall).UTC().Format(time.RFC3339Nano)
 	}
-	return fmt.Errorf("%s is %s ahead of the store's clock (%s): synchronize %s: %w", wrong, ahead, readings, cure, err)
+	switch {
+	case errors.Is(err, ErrTimestampTooFarAhead) && request.Timestamp != "":
+		return fmt.Errorf("this node's clock reads %s, and the store's %s: synchronize the clock of this node: %w", node, shows, err)
+	case errors.Is(err, ErrFencingTokenTooFarAhead) && request.FencingToken != "":
+		return fmt.Errorf("the store's clock reads %s, and the fencing token is %s: synchronize the clocks of the store "+
+			"and of the node where the token came from: %w", shows, request.FencingToken, err)
+	}
+	return err // the refusal is about a timestamp that was not sent
 }
 
 // adapt makes requests go by the store's clock if err says that the store refused the timestamp of a request.

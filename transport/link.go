@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"runtime"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -235,31 +234,19 @@ func (l *link) acknowledged(ack *mqtt.Puback) {
 // received passes on a message that arrived. A reply with a correlation for which no call
 // waits came too late or twice, or was forged.
 func (l *link) received(p *mqtt.Publish) {
-	if string(p.Topic) == l.replies {
-		if !l.answer(p) {
-			l.ignore("unexpected reply", p)
-		}
+	if string(p.Topic) == l.replies && l.answer(p) {
 		return
 	}
-	clientID, key, notified := protocol.ParseNotifyTopic(string(p.Topic))
-	switch {
-	case notified && clientID == l.conn.ClientID():
+	topic := string(p.Topic)
+	if clientID, key, notified := protocol.ParseNotifyTopic(topic); notified && clientID == l.conn.ClientID() {
 		l.conn.events.Notify(storeconn.Notification{
 			Key: key, Payload: bytes.Clone(p.Payload),
 			Timestamp: string(property(p, protocol.PropertyTimestamp)),
 			Store:     string(property(p, protocol.PropertyStore)),
 		})
-	case notified:
-		l.ignore("foreign notification", p)
-	case strings.HasPrefix(string(p.Topic), protocol.ReservedPrefix):
-		l.ignore("malformed notification", p)
-	default:
-		l.ignore("foreign message", p)
+	} else {
+		l.conn.logger.Debug("ignored a message", "topic", topic)
 	}
-}
-
-func (l *link) ignore(why string, p *mqtt.Publish) {
-	l.conn.logger.Debug("ignored a message", "reason", why, "topic", string(p.Topic))
 }
 
 // property returns the first user property of a name, or nil.

@@ -287,7 +287,6 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 
 // conclude ends a connection that was lost or that disconnect has ended.
 func (c *mqttConn) conclude(l *link) {
-	c.logger.Debug("disconnected", "broker", c.server().Host)
 	l.client.Disconnect() // or waits for the one under way
 	c.mu.Lock()
 	cause := l.cause
@@ -413,14 +412,15 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	if disconnect != nil && disconnect.ReasonCode == packets.DisconnectSessionTakenOver && !c.wasOwnConnect() {
 		c.terminate(ErrSessionTakenOver)
 	}
-	cause, warning := errConnectionLost, ""
+	cause, why := errConnectionLost, error(nil)
 	if disconnect != nil {
-		cause = fmt.Errorf("%w: %w", cause, &ConnectionError{true, disconnect.ReasonCode, disconnect.Properties.ReasonString, disconnect.Properties.ServerReference})
-		warning = "disconnected by the broker"
+		why = &ConnectionError{true, disconnect.ReasonCode, disconnect.Properties.ReasonString, disconnect.Properties.ServerReference}
+	} else if !closed.Is(l.down) {
+		why = l.client.CloseCause()
 	}
-	if why := l.client.CloseCause(); why != nil && !closed.Is(l.down) {
+	if why != nil {
 		cause = fmt.Errorf("%w: %w", cause, why)
-		warning = "disconnected from the broker"
+		c.logger.Warn("the connection ends", "error", cause)
 	}
 	c.mu.Lock()
 	if disconnect == nil && l.leaving {
@@ -428,9 +428,6 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	}
 	c.dropLocked(l, cause)
 	c.mu.Unlock()
-	if warning != "" {
-		c.logger.Warn(warning, "error", cause)
-	}
 }
 
 // wasOwnConnect reports whether an own attempt, which got no answer, may have taken the connection over: its
@@ -526,13 +523,11 @@ func (c *mqttConn) logFailure(err error) {
 		"broker", c.server().Host, "attempt", c.failures, "error", err)
 }
 
-// logConnected logs a connection. One that follows failures is of interest, to the logger that has those.
+// logConnected logs a connection that follows failures, to the logger that has those.
 func (c *mqttConn) logConnected() {
-	logger, level := c.logger, slog.LevelDebug
 	if c.failures > 0 {
-		logger, level = c.failureLog, slog.LevelInfo
+		c.failureLog.Info("connected", "broker", c.server().Host, "failed_attempts", c.failures)
 	}
-	logger.Log(context.Background(), level, "connected", "broker", c.server().Host, "failed_attempts", c.failures)
 	c.failures, c.failureLog = 0, c.logger
 	c.logged.Reset()
 }

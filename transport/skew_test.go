@@ -165,7 +165,7 @@ func TestARequestIsRepeatedOnceForAClock(t *testing.T) {
 	if !version.IsZero() {
 		t.Errorf("a refused Set returns version %v", version)
 	}
-	const want = "this node's clock is 10m0s ahead of the store's clock (this node's reads 2026-11-21T12:00:00Z, the store's 2026-11-21T11:50:00Z): synchronize"
+	const want = "this node's clock reads 2026-11-21T12:00:00Z, and the store's 2026-11-21T11:50:00Z: synchronize"
 	if !errors.Is(err, transport.ErrTimestampTooFarAhead) || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v; want %q", err, want)
 	}

@@ -2,10 +2,8 @@ package integration_test
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
-	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -115,7 +113,7 @@ func TestTheClientUnderstandsForeignStores(t *testing.T) {
 			}
 		})
 	}
-	if got := ignored(store.log); len(got) != 0 {
+	if got := ignored(store.log); got != 0 {
 		t.Errorf("ignored %v", got)
 	}
 }
@@ -161,8 +159,8 @@ func TestTheClientIgnoresUnexpectedMessages(t *testing.T) {
 		t.Errorf("the watch shows %q, missed %v", change.Value, change.Missed)
 	}
 	_ = client.Close() // it writes its log to the end
-	if got, want := ignored(store.log), (map[string]int{"unexpected reply": 4, "malformed notification": 5}); !maps.Equal(got, want) {
-		t.Errorf("ignored %v, want %v", got, want)
+	if got := ignored(store.log); got != 9 {
+		t.Errorf("%d messages are ignored, want 9", got)
 	}
 }
 
@@ -197,8 +195,7 @@ func TestMessagesForOthersAreIgnored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := map[string]int{"foreign notification": 2, "foreign message": 3}
-	testsupport.Eventually(t, fmt.Sprint("it ignores ", want), func() bool { return maps.Equal(ignored(&log), want) })
+	testsupport.Eventually(t, "it ignores them", func() bool { return ignored(&log) == 5 })
 }
 
 // debugLogger returns a logger that writes all lines to log.
@@ -206,13 +203,5 @@ func debugLogger(log *logbuffer.Buffer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-var ignoredLine = regexp.MustCompile(`msg="ignored a message".* reason="([a-z ]+)"`)
-
-// ignored returns how many messages a client has ignored, for each reason in its log.
-func ignored(log *logbuffer.Buffer) map[string]int {
-	all := make(map[string]int)
-	for _, match := range ignoredLine.FindAllStringSubmatch(log.String(), -1) {
-		all[match[1]]++
-	}
-	return all
-}
+// ignored returns how many messages a client has ignored, by its log.
+func ignored(log *logbuffer.Buffer) int { return strings.Count(log.String(), `msg="ignored a message"`) }
