@@ -146,7 +146,7 @@ func (c *mqttConn) enqueue(call *call) error {
 	switch {
 	case c.life.Err() != nil:
 		return notSent(context.Cause(c.life))
-	case call.boundToLost():
+	case closed.Is(call.request.Binding.Connection):
 		return notSent(errBoundConnection)
 	case cause != nil:
 		return notSent(c.heldBackLocked(call, cause))
@@ -167,11 +167,6 @@ func (c *mqttConn) lineOf(call *call) *[]*call {
 		return &c.urgent
 	}
 	return &c.ordinary
-}
-
-// boundToLost reports whether a call is bound to a connection that is lost.
-func (c *call) boundToLost() bool {
-	return closed.Is(c.request.Binding.Connection) // nil: it is not bound
 }
 
 // nextLocked takes the next call out of the queue, or returns nil if the link takes none: it counts
@@ -243,7 +238,7 @@ func (c *mqttConn) failQueuedLocked(why func(*call) error) {
 // appendLocked adds the packet of a request, with a packet id, to those that are to be written. The
 // error says why there can be none.
 func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
-	if c.boundToLost() {
+	if closed.Is(c.request.Binding.Connection) { // nil: it is not bound
 		return notSent(errBoundConnection)
 	}
 	var expiry float64 // in seconds, rounded up: so a broker drops a request that its caller has given up; 0: none

@@ -101,8 +101,8 @@ const (
 //
 // or several, separated by commas. Each attempt to connect goes to the address after the
 // latest one, in a circle. An attempt without an answer takes ten seconds; where there are
-// several addresses, one second at first, and more if the server stays silent: soon if all of them do,
-// else after four attempts. Meanwhile the addresses that answer are asked more often. All addresses must
+// several addresses, one second at first, and more if the server stays silent. Meanwhile the addresses that
+// answer are asked more often. All addresses must
 // lead to the same state store: two stores would grant the same lease twice.
 //
 // A broker may send its clients to another server, as a standby of our server does

@@ -25,9 +25,8 @@ const (
 	connectTimeout = 10 * time.Second
 	// firstTimeout bounds it where there are other addresses: a server that is frozen accepts
 	// connections and does not answer, and another one may take its place meanwhile. It doubles
-	// with every second attempt that this server does not answer, up to connectTimeout, because
-	// the server may be slow. While another server answers, this one has more likely failed, so it
-	// doubles with every fourth attempt only.
+	// with every fourth attempt that this server does not answer, up to connectTimeout, because
+	// the server may be slow.
 	firstTimeout = time.Second
 	// leaveTimeout is how long requests under way have to finish before a connection
 	// is replaced.
@@ -190,11 +189,7 @@ func (c *mqttConn) attemptTimeout() time.Duration {
 	if c.servers.Len() == 1 {
 		return connectTimeout
 	}
-	attempts := 2
-	if c.servers.OthersAnswer() {
-		attempts = 4
-	}
-	return min(connectTimeout, firstTimeout<<min(c.servers.Silence()/attempts, 8))
+	return min(connectTimeout, firstTimeout<<min(c.servers.Silence()/4, 8))
 }
 
 // connect makes one connection and reads from it until it is lost, or given up because it is
@@ -462,7 +457,7 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 		call.end(storeconn.Reply{}, unknown(cause))
 	}
 	c.failQueuedLocked(func(call *call) error {
-		if call.boundToLost() {
+		if closed.Is(call.request.Binding.Connection) {
 			return notSent(errBoundConnection)
 		}
 		return nil

@@ -83,16 +83,6 @@ func (r *Rotation) Rest() {
 // TimedOut notes that the present server cost a timeout. After a few pauses it is asked again.
 func (r *Rotation) TimedOut() { r.present().skipped = skips }
 
-// OthersAnswer reports whether another server answered its latest attempt, or had none.
-func (r *Rotation) OthersAnswer() bool {
-	for i, server := range r.servers {
-		if server.silent == 0 && i != r.turn {
-			return true
-		}
-	}
-	return false
-}
-
 // Silent notes that the present server did not answer, or that the connection to it was lost.
 // Until Answered, Follow leaves it out: it may be frozen, and to ask it costs a timeout.
 func (r *Rotation) Silent() { r.present().silent++ }
