@@ -227,29 +227,6 @@ func TestARequestHasThePropertiesThatTheProtocolAsksFor(t *testing.T) {
 // second returns the error of a request.
 func second[T any](_ T, err error) error { return err }
 
-func TestABrokersReasonInAPUBACKReachesTheCaller(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(10)
-		client := mustDialTo(t, b.pipeBroker, options)
-		outcomes := get(t.Context(), client, "k1", "k2")
-		for _, request := range b.received() {
-			send(b.present(), packets.PUBACK, func(p *packets.Puback) {
-				p.PacketID, p.ReasonCode = request.PacketID, packets.PubackNoMatchingSubscribers
-				if keyOf(request) == "k1" {
-					p.ReasonCode, p.Properties = packets.PubackNotAuthorized, &packets.Properties{ReasonString: "why"}
-				}
-			})
-		}
-		var rejected *RejectedError
-		if got := await.Receive(outcomes["k1"]); !errors.As(got.err, &rejected) || *rejected != (RejectedError{Code: 0x87, Reason: "why"}) {
-			t.Errorf("the refused one: %v", got.err)
-		}
-		if got := await.Receive(outcomes["k2"]); !errors.Is(got.err, ErrNoStore) || !errors.Is(got.err, ErrNotSent) {
-			t.Errorf("the one without a subscriber: %v", got.err)
-		}
-	})
-}
-
 func TestAReplyNeedsTheWholeCorrelationOfItsRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
 		b := newQuietBroker(10)

@@ -211,23 +211,6 @@ func TestWhatIsSentIsWhatTheProtocolWants(t *testing.T) {
 	}
 }
 
-func TestASetThatMakesNoSenseIsNotSent(t *testing.T) {
-	client, conn := newScripted(t)
-	for _, options := range []transport.SetOptions{
-		{TTL: -time.Second},
-		{TTL: time.Microsecond},
-		{TTL: time.Second + 1},
-		{Condition: 9},
-	} {
-		if _, err := client.Set(t.Context(), "k", nil, options); !errors.Is(err, transport.ErrNotSent) {
-			t.Errorf("%+v: %v, want ErrNotSent", options, err)
-		}
-	}
-	if conn.sent.Payload != nil {
-		t.Errorf("%q was sent", conn.sent.Payload)
-	}
-}
-
 func TestEachRequestIsTracedOnceWithItsOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type caller struct{}

@@ -91,25 +91,6 @@ func TestInvariant50ARefusalThatComesLaterEndsNoClientAndCausesNoHotLoop(t *test
 	}
 }
 
-func TestOfSeveralBrokersEachMustRefuseForDialToFail(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		codes := []byte{packets.ConnackNotAuthorized, packets.ConnackNotAuthorized, 0}
-		next := func() byte {
-			code := codes[0]
-			codes = codes[1:]
-			return code
-		}
-		if _, err := dialTo(t, &pipeBroker{answer: refuse(0, next)}, "mqtt://a,mqtt://b,mqtt://c", Options{}); err != nil {
-			t.Errorf("one takes it: %v", err)
-		}
-		codes = []byte{packets.ConnackNotAuthorized, packets.ConnackServerBusy, packets.ConnackNotAuthorized, packets.ConnackNotAuthorized}
-		b := &pipeBroker{answer: refuse(0, next)}
-		if _, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{}); !errors.Is(err, ErrNotAuthorized) || len(codes) > 0 {
-			t.Errorf("%v, before %d more answers", err, len(codes))
-		}
-	})
-}
-
 // standbys is what a test lets several brokers say: each host that it names stands by.
 type standbys struct {
 	mu    sync.Mutex

@@ -475,35 +475,6 @@ func TestAnAuthThatTheClientCannotAnswerEndsTheConnection(t *testing.T) {
 	})
 }
 
-// What a broker can make the client hold has a bound here, too.
-func TestABrokerThatAsksForAuthenticationAndDoesNotReadTheAnswersEndsTheConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, h *harness) {
-		h.mustConnect(packets.Properties{})
-		before := time.Now()
-		for range 1000 {
-			var encoded bytes.Buffer
-			p := packets.ControlPacket{FixedHeader: packets.FixedHeader{Type: packets.AUTH},
-				Content: &packets.Auth{ReasonCode: packets.AuthContinueAuthentication, Properties: &packets.Properties{AuthMethod: "method"}}}
-			_, _ = p.WriteTo(&encoded)
-			if _, err := h.broker.Write(encoded.Bytes()); err != nil {
-				break
-			}
-			synctest.Wait()
-			h.client.mu.Lock()
-			held := len(h.client.answers)
-			h.client.mu.Unlock()
-			if held > 100 {
-				t.Errorf("%d bytes of answers wait", held)
-				_ = h.broker.Close()
-			}
-		}
-		h.ended(nil)
-		if why := h.client.CloseCause(); why == nil || !strings.Contains(why.Error(), "Receive Maximum of 5") || time.Since(before) > 2*time.Second {
-			t.Errorf("after %v; the cause is %v", time.Since(before), why)
-		}
-	})
-}
-
 // An attempt that fails leaves a closed connection and nothing that runs.
 func TestConnectFails(t *testing.T) {
 	for name, test := range map[string]struct {
