@@ -17,8 +17,9 @@ import (
 // The client of the lease calls the functions as those of a transport.Trace, among them and the lines of its Logger:
 // soon, in a goroutine of their own, one at a time and in order. No acquisition and no tenure waits for them. They
 // should not block: while 16,384 calls wait, others are dropped, and the log says how many. So a counter of a metric
-// can lack calls. The ctx of a function has the values of the context of the caller, which may have its result long since. transport.Client.Close waits for all
-// calls, and none comes after it, so no function may call it. A panic in a function ends the process.
+// can lack calls. The ctx of a function has the values of the context of the caller, which may have its result long
+// since. transport.Client.Close waits for all calls, and none comes after it, so no function may call it. A panic in a
+// function ends the process.
 type Trace struct {
 	// Attempt is called after each request to acquire a lease. ctx is the context of Acquire or TryAcquire.
 	Attempt func(ctx context.Context, info TraceInfo)

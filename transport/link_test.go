@@ -212,7 +212,7 @@ func TestAWillThatStandsIsNotGivenUp(t *testing.T) {
 	conn, l := newTestLink(t, 1)
 	will := &pendingWill{result: make(chan willResult, 1)}
 	conn.will = will
-	conn.concluded(will, l, nil)
+	conn.concluded(will, willResult{lost: l.down})
 	if result := conn.withdraw(will, context.Canceled); result.err != nil || result.lost != l.down {
 		t.Errorf("%+v", result)
 	}

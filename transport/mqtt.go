@@ -275,7 +275,7 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 	if err := c.established(l); err != nil {
 		return err
 	}
-	c.concluded(l.will, l, nil)
+	c.concluded(l.will, willResult{lost: l.down, silence: l.client.Silence})
 	c.logConnected()
 	return nil
 }

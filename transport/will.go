@@ -127,19 +127,14 @@ func (c *mqttConn) SetWill(ctx context.Context, payload []byte) (lost <-chan str
 	return result.lost, result.silence, result.err
 }
 
-// concluded tells the caller of a Will that the connection l has it, or why it was refused. No further connection
+// concluded tells the caller of a Will which connection has it, or why it was refused. No further connection
 // has it.
-func (c *mqttConn) concluded(will *pendingWill, l *link, refused error) {
+func (c *mqttConn) concluded(will *pendingWill, result willResult) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if will == nil || c.will != will {
-		return
-	}
-	c.will = nil
-	if refused != nil {
-		will.result <- willResult{err: refused}
-	} else {
-		will.result <- willResult{lost: l.down, silence: l.client.Silence}
+	if will != nil && c.will == will {
+		c.will = nil
+		will.result <- result
 	}
 }
 
@@ -152,7 +147,7 @@ func (c *mqttConn) refusedWith(will *pendingWill, connack *paho.Connack) error {
 		ServerReference: connack.Properties.ServerReference,
 	}
 	if !errors.Is(refused, ErrServerBusy) && !errors.Is(refused, ErrUseAnotherServer) {
-		c.concluded(will, nil, refused)
+		c.concluded(will, willResult{err: refused})
 	}
 	return refused
 }
