@@ -403,20 +403,21 @@ func ask[T any](ctx context.Context, c *Client, send func(answered func(any)) er
 	return answer, err
 }
 
-// openControl is open for a packet that paho encodes. If ctx ends while the packet is being written, so does the connection.
-func (c *Client) openControl(ctx context.Context, answer byte, packet func(id uint16) packets.Packet, answered func(any)) error {
-	stop := context.AfterFunc(ctx, c.Abort) // a part of the packet may have left
-	defer stop()
-	return c.open(answer, func(id uint16) ([]byte, error) { return Encode(packet(id)), nil }, answered)
+// askFor sends a packet that paho encodes, and waits like ask. If ctx ends while it is being written, so does the
+// connection.
+func askFor[T any](ctx context.Context, c *Client, answer byte, packet func(id uint16) packets.Packet) (T, error) {
+	return ask[T](ctx, c, func(answered func(any)) error {
+		stop := context.AfterFunc(ctx, c.Abort) // a part of the packet may have left
+		defer stop()
+		return c.open(answer, func(id uint16) ([]byte, error) { return Encode(packet(id)), nil }, answered)
+	})
 }
 
 // Subscribe sends SUBSCRIBE and waits for the SUBACK until ctx or the connection ends. If the broker refuses a
 // subscription, the SUBACK comes beside the error.
 func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOptions) (*packets.Suback, error) {
-	suback, err := ask[*packets.Suback](ctx, c, func(answered func(any)) error {
-		return c.openControl(ctx, packets.SUBACK, func(id uint16) packets.Packet {
-			return &packets.Subscribe{PacketID: id, Properties: &packets.Properties{}, Subscriptions: subscriptions}
-		}, answered)
+	suback, err := askFor[*packets.Suback](ctx, c, packets.SUBACK, func(id uint16) packets.Packet {
+		return &packets.Subscribe{PacketID: id, Properties: &packets.Properties{}, Subscriptions: subscriptions}
 	})
 	if err != nil {
 		return nil, err
@@ -434,10 +435,8 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 
 // Unsubscribe sends UNSUBSCRIBE and waits for the UNSUBACK until ctx or the connection ends.
 func (c *Client) Unsubscribe(ctx context.Context, filter string) error {
-	unsuback, err := ask[*packets.Unsuback](ctx, c, func(answered func(any)) error {
-		return c.openControl(ctx, packets.UNSUBACK, func(id uint16) packets.Packet {
-			return &packets.Unsubscribe{PacketID: id, Properties: &packets.Properties{}, Topics: []string{filter}}
-		}, answered)
+	unsuback, err := askFor[*packets.Unsuback](ctx, c, packets.UNSUBACK, func(id uint16) packets.Packet {
+		return &packets.Unsubscribe{PacketID: id, Properties: &packets.Properties{}, Topics: []string{filter}}
 	})
 	if err == nil && unsuback.Reasons[0] >= Failure { // the gate lets none through without a code
 		return fmt.Errorf("the broker refused an UNSUBSCRIBE: %s", unsuback.Reason(0))

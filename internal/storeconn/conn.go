@@ -31,8 +31,8 @@ type Conn interface {
 	// connection or an earlier Probe is under way.
 	Probe(within time.Duration)
 
-	// SetWill sets a Will: a request with this payload, which the Conn keeps, that the broker makes in the client's name when it loses the
-	// connection [MQTT-3.1.2.5]. It replaces the present connection, with a DISCONNECT, by one whose loss
+	// SetWill sets a Will: a request with this payload, which the Conn keeps, that the broker makes in the
+	// client's name when it loses the connection [MQTT-3.1.2.5]. It replaces the present connection, with a DISCONNECT, by one whose loss
 	// makes the store apply it, and returns when requests can be sent over that. It
 	// tries, with the Will each time, until it succeeds or ctx ends, unless the broker refuses the Will with
 	// a *transport.ConnectionError, or the connection cannot have it (transport.ErrNoWill). After an error, and

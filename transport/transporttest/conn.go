@@ -441,7 +441,9 @@ func property(text string) *string {
 }
 
 // awaitLine waits for a connection, unless that to which a request is bound is lost.
-func (c *Conn) awaitLine(ctx context.Context, bound <-chan struct{}) (line chan struct{}, decide func(Request) Fault, err error) {
+func (c *Conn) awaitLine(
+	ctx context.Context, bound <-chan struct{},
+) (line chan struct{}, decide func(Request) Fault, err error) {
 	for {
 		c.mu.Lock()
 		line, restored, decide := c.line, c.restored, c.fault
