@@ -47,6 +47,8 @@ type link struct {
 	message mqtt.Message
 	packets []byte
 
+	store, instance string // in the latest reply; used by the goroutine that reads only
+
 	// Guarded by conn.mu.
 	pending  map[correlation]*call
 	unacked  map[uint16]correlation // by packet id
@@ -284,8 +286,8 @@ func (l *link) reply(p *mqtt.Publish) (storeconn.Reply, error) {
 		return storeconn.Reply{
 			Payload:   bytes.Clone(p.Payload),
 			Timestamp: string(property(p, protocol.PropertyTimestamp)),
-			Store:     string(property(p, protocol.PropertyStore)),
-			Instance:  string(property(p, protocol.PropertyInstance)),
+			Store:     keep(&l.store, property(p, protocol.PropertyStore)),
+			Instance:  keep(&l.instance, property(p, protocol.PropertyInstance)),
 		}, nil
 	}
 	rejected := &RejectedError{Code: status, Reason: string(property(p, protocol.PropertyStatusMessage))}
@@ -293,6 +295,14 @@ func (l *link) reply(p *mqtt.Publish) (storeconn.Reply, error) {
 		return storeconn.Reply{}, unknown(rejected)
 	}
 	return storeconn.Reply{}, rejected
+}
+
+// keep returns text as one string for all replies with the same: a store has one name in nearly all of them.
+func keep(latest *string, text []byte) string {
+	if *latest != string(text) {
+		*latest = string(text)
+	}
+	return *latest
 }
 
 // signal puts an item into a channel that has room for one, if there is none.
