@@ -101,9 +101,7 @@ func (l *link) dial(ctx context.Context) error {
 // next connection asks again.
 func (l *link) subscribe(ctx context.Context) error {
 	notifications := protocol.NotifyFilter(l.conn.ClientID())
-	attempt, cancel := context.WithTimeout(ctx, subscribeTimeout)
-	defer cancel()
-	suback, err := l.client.Subscribe(attempt, packets.SubOptions{Topic: l.replies, QoS: 1}, packets.SubOptions{Topic: notifications, QoS: 1})
+	suback, err := l.client.Subscribe(ctx, packets.SubOptions{Topic: l.replies, QoS: 1}, packets.SubOptions{Topic: notifications, QoS: 1})
 	switch {
 	case err == nil || closed.Is(l.down): // which established sees
 		return nil

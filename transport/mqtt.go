@@ -141,8 +141,7 @@ func (c *mqttConn) run() {
 		if refusal := c.refusal(); refusal != nil {
 			c.terminate(refusal)
 		}
-		ends, bounded := c.dialing.Deadline()
-		if over := bounded && !time.Now().Before(ends) || c.dialing.Err() != nil; over && !closed.Is(c.first) {
+		if c.dialGaveUp() {
 			return // the last failure says why Dial gives up
 		}
 		if time.Since(began) > stableAfter {
@@ -184,6 +183,21 @@ func (c *mqttConn) moveOn() (atOnce bool) {
 	return atOnce
 }
 
+// dialGaveUp reports whether Dial gave up before there was a connection.
+func (c *mqttConn) dialGaveUp() bool {
+	ends, bounded := c.dialing.Deadline()
+	return !closed.Is(c.first) && (c.dialing.Err() != nil || bounded && !time.Now().Before(ends))
+}
+
+// within returns a context for a part of an attempt to connect, which Dial bounds until there has been a connection.
+func (c *mqttConn) within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	most := time.Now().Add(limit)
+	if ends, bounded := c.dialing.Deadline(); bounded && ends.Before(most) && !closed.Is(c.first) {
+		most = ends
+	}
+	return context.WithDeadline(ctx, most)
+}
+
 // attemptTimeout returns the bound for the next attempt.
 func (c *mqttConn) attemptTimeout() time.Duration {
 	if c.servers.Len() == 1 {
@@ -195,11 +209,6 @@ func (c *mqttConn) attemptTimeout() time.Duration {
 // connect makes one connection and reads from it until it is lost, or given up because it is
 // to be replaced at once. The error says why there was no connection.
 func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
-	if ends, ok := c.dialing.Deadline(); ok && !closed.Is(c.first) {
-		bounded, cancel := context.WithDeadline(ctx, ends)
-		defer cancel()
-		ctx = bounded
-	}
 	l, err := c.open(ctx)
 	if err != nil {
 		return false, err
@@ -221,7 +230,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 // open connects to a broker that takes requests, up to its CONNACK. The error says why there is no
 // connection.
 func (c *mqttConn) open(ctx context.Context) (l *link, err error) {
-	attempt, cancel := context.WithTimeout(ctx, c.attemptTimeout())
+	attempt, cancel := c.within(ctx, c.attemptTimeout())
 	defer cancel()
 	var connack *paho.Connack
 	defer func() {
@@ -269,7 +278,9 @@ func (c *mqttConn) open(ctx context.Context) (l *link, err error) {
 // establish makes a connection ready for requests, while packets are read from it. The error says why
 // it does not succeed.
 func (c *mqttConn) establish(ctx context.Context, l *link) error {
-	if err := l.subscribe(ctx); err != nil {
+	attempt, cancel := c.within(ctx, subscribeTimeout)
+	defer cancel()
+	if err := l.subscribe(attempt); err != nil {
 		return err
 	}
 	if err := c.established(l); err != nil {
