@@ -212,16 +212,6 @@ func reply(conn net.Conn, request *packets.Publish) {
 	})
 }
 
-// storeBroker answers each request, and acknowledges it.
-func storeBroker() *pipeBroker {
-	return &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
-		if request, ok := packet.Content.(*packets.Publish); ok {
-			reply(conn, request)
-		}
-		return false
-	}}
-}
-
 // refuse returns an answer to the CONNECTs after the first ones.
 func refuse(first int, code func() byte) func(net.Conn, *packets.ControlPacket) bool {
 	return func(conn net.Conn, packet *packets.ControlPacket) bool {
