@@ -148,7 +148,7 @@ func TestAFailBackRequestIsDeletedWhenItsNodeLeadsEndsOrBecomesUnhealthy(t *test
 		{"it turns unhealthy", func(_, _ *candidate, health *fitness) { health.set(errJammed) }},
 		{"it ends, and the first withdrawal is lost", func(preferred, _ *candidate, _ *fitness) {
 			var lost atomic.Bool
-			preferred.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			preferred.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 				withdrawal := strings.Contains(string(request.Payload), "VDEL")
 				return transporttest.Fault{LoseRequest: withdrawal && !lost.Swap(true)}
 			})
@@ -189,7 +189,7 @@ func TestInvariant26AForgedNotificationOfARequestEndsNoTerm(t *testing.T) {
 		looks := leader.requests(requestsKey)
 		for range 5 {
 			for _, value := range []string{"forger:rank=0&state=rank", "forger:rank=0&state=ready&tenure=node-a%3A" + nonce + "&to=forger"} {
-				leader.conn.Forge(transport.Notification{Key: requestsKey, Payload: resp3.AppendCommand(nil, "NOTIFY", "SET", "VALUE", value)})
+				leader.conn.Forge(transporttest.Notification{Key: requestsKey, Payload: resp3.AppendCommand(nil, "NOTIFY", "SET", "VALUE", value)})
 				time.Sleep(ttl / 100)
 			}
 		}
@@ -280,7 +280,7 @@ func TestASwitchoverThatCannotBeEndsNoTerm(t *testing.T) {
 	}{
 		{"gone", "node-2", func(candidates [3]*candidate) { _ = candidates[2].stop() }, context.DeadlineExceeded, false},
 		{"cut off", "node-2", func(candidates [3]*candidate) {
-			candidates[2].conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{LoseRequest: true} })
+			candidates[2].conn.SetFault(func(transporttest.Request) transporttest.Fault { return transporttest.Fault{LoseRequest: true} })
 		}, context.DeadlineExceeded, false},
 		{"no other candidate", "", func(candidates [3]*candidate) {
 			_, _ = candidates[1].stop(), candidates[2].stop()

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -84,7 +85,7 @@ func (o *Options) complete() error {
 		return errors.New("Options.Lease has a TTL, an AcquireDelay or an OnWaiting; set Options.TTL, Options.Rank and Options.Observer instead")
 	}
 	if o.Rank < 0 || o.Rank > maxRank {
-		return &transport.OptionError{Package: "election", Field: "Rank", Value: o.Rank,
+		return &optionerror.Error{Package: "election", Field: "Rank", Value: o.Rank,
 			Problem: fmt.Sprintf("does not exist; the best rank is 0, and the worst is %d", maxRank)}
 	}
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
@@ -92,7 +93,7 @@ func (o *Options) complete() error {
 		"HoldOff": o.HoldOff, "HealthEvery": o.HealthEvery, "HealthTimeout": o.HealthTimeout, "FailBackAfter": o.FailBackAfter,
 	} {
 		if value < 0 {
-			return &transport.OptionError{Package: "election", Field: field, Value: value, Problem: "is negative; 0 means the default"}
+			return &optionerror.Error{Package: "election", Field: field, Value: value, Problem: "is negative; 0 means the default"}
 		}
 	}
 	o.HoldOff = cmp.Or(o.HoldOff, o.TTL/2)

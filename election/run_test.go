@@ -121,7 +121,7 @@ func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 			candidates := ranked(t, store, 2, options)
 			for i := range candidates {
 				c := candidates[len(candidates)-1-i]
-				c.conn.SetFault(func(transport.Request) transporttest.Fault {
+				c.conn.SetFault(func(transporttest.Request) transporttest.Fault {
 					return transporttest.Fault{HoldRequest: roundTrip / 2, HoldReply: roundTrip / 2}
 				})
 				c.run(t, serve)
@@ -152,7 +152,7 @@ func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 func TestACampaignThatWasGivenUpIsFreedBeforeRunReturns(t *testing.T) {
 	pair(t, election.Options{}, election.Options{}, func(t *testing.T, c, other *candidate) {
 		var lost atomic.Bool
-		c.conn.SetFault(func(r transport.Request) transporttest.Fault {
+		c.conn.SetFault(func(r transporttest.Request) transporttest.Fault {
 			if strings.Contains(string(r.Payload), "\r\nSET\r\n") {
 				time.AfterFunc(ttl/100, c.cancel) // under way
 			}

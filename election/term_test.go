@@ -180,7 +180,7 @@ func TestInvariant2NoTermStartsAfterTheProcessStoodStill(t *testing.T) {
 		first := newCandidate(t, store, "node-a", election.Options{Claim: []string{key}, Lease: lease.Options{Clock: func() time.Duration {
 			return lease.SystemClock() + time.Duration(suspended.Load())
 		}}})
-		first.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		first.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			if strings.Contains(string(request.Payload), key) {
 				suspended.Store(int64(ttl))
 			}

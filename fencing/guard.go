@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
@@ -171,7 +172,7 @@ func (g *Guard) do(ctx context.Context, name, key string, request operation) err
 			if _, over := g.token(); over != nil {
 				g.tenure.NoteRefusal(ctx, name, key, true, over)
 				err = fmt.Errorf("%w: %w", transport.ErrNotSent, over)
-			} else if bound && binding.Err() != nil && ctx.Err() == nil && time.Now().Before(until) {
+			} else if bound && closed.Is(binding.Connection) && ctx.Err() == nil && time.Now().Before(until) {
 				continue
 			}
 		}

@@ -90,8 +90,8 @@ func TestATenureWithoutATokenSendsNothing(t *testing.T) {
 			var sent atomic.Int64
 			client := altered{
 				Conn:    transporttest.Start(t).Connect("node-a"),
-				request: func(context.Context, *transport.Request) { sent.Add(1) },
-				reply:   func(reply *transport.Reply) { reply.Timestamp = "" },
+				request: func(context.Context, *transporttest.Request) { sent.Add(1) },
+				reply:   func(reply *transporttest.Reply) { reply.Timestamp = "" },
 			}.client(t)
 			stale := stop(t, client, time.Minute)
 			sent.Store(0)
@@ -131,7 +131,7 @@ func TestInvariant21ARequestUnderATokenExpiresWithTheTenure(t *testing.T) {
 	for _, pause := range []time.Duration{0, 100 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
 			var longest time.Duration
-			client := altered{Conn: transporttest.Start(t).Connect("node-a"), request: func(ctx context.Context, request *transport.Request) {
+			client := altered{Conn: transporttest.Start(t).Connect("node-a"), request: func(ctx context.Context, request *transporttest.Request) {
 				if carriesToken(*request) { // over MQTT the deadline becomes the message expiry
 					deadline, _ := ctx.Deadline()
 					longest = max(longest, time.Until(deadline))
@@ -197,7 +197,7 @@ func TestAGuardWritesUntilTheDeadline(t *testing.T) {
 		withStore(t, func(t *testing.T, _ *transporttest.Store, n node) {
 			guard, tenure := n.lead(t)
 			tenure.StopRenewing()
-			n.conn.SetFault(func(transport.Request) transporttest.Fault {
+			n.conn.SetFault(func(transporttest.Request) transporttest.Fault {
 				return transporttest.Fault{HoldReply: 10 * time.Millisecond}
 			})
 			for range 2 {
@@ -223,7 +223,7 @@ func TestInvariant1WhatIsReadIsNotReturnedAfterTheTenure(t *testing.T) {
 	} {
 		inBubble(t, func(t *testing.T, former, _ node, stale staleTenure, _ *fencing.Guard) {
 			var tokens atomic.Int64
-			former.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			former.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 				if carriesToken(request) {
 					tokens.Add(1)
 				}
@@ -272,7 +272,7 @@ func TestInvariant17ATokenThatTheStoreCannotHaveIssuedEndsTheTenure(t *testing.T
 				t.Cleanup(store.Close)
 				requests := 0
 				token := hlc.Token{Wall: time.Now().Add(ahead).UnixMilli(), Node: "elsewhere"}
-				client := altered{Conn: store.Connect("node-a"), request: func(_ context.Context, request *transport.Request) {
+				client := altered{Conn: store.Connect("node-a"), request: func(_ context.Context, request *transporttest.Request) {
 					if carriesToken(*request) {
 						request.FencingToken = token.String()
 						requests++
@@ -291,7 +291,7 @@ func TestInvariant17ATokenThatTheStoreCannotHaveIssuedEndsTheTenure(t *testing.T
 func TestARefusalOfTheRequestAloneEndsNoTenure(t *testing.T) {
 	for want, connect := range map[error]func(t *testing.T, store *transporttest.Store) *transport.Client{
 		transport.ErrFencingTokenRequired: func(t *testing.T, store *transporttest.Store) *transport.Client { // the token got lost
-			return altered{Conn: store.Connect("node-c"), request: func(_ context.Context, request *transport.Request) { request.FencingToken = "" }}.client(t)
+			return altered{Conn: store.Connect("node-c"), request: func(_ context.Context, request *transporttest.Request) { request.FencingToken = "" }}.client(t)
 		},
 		transport.ErrNotAuthorized: func(t *testing.T, store *transporttest.Store) *transport.Client {
 			store.Authorize(func(client string, _ statestore.Verb, _ string) bool { return client != "node-c" })
@@ -398,7 +398,7 @@ func TestInvariant47ATenureIsConfirmedAfterARequestMetNoStore(t *testing.T) {
 		store.HideIdentity(true)
 		guard, tenure := leadWith(t, n.Client, leaseName, lease.Options{NoWatch: true})
 		must(t, 0, methodOf("Claim").call(t.Context(), guard))
-		n.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
+		n.conn.SetFault(func(transporttest.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
 		time.Sleep(ttl / 2) // in which a renewal is due
 		if err := store.Replace(statestore.Options{}); err != nil {
 			t.Fatal(err)
@@ -422,7 +422,7 @@ func TestAGuardGoesOnOverTheNextConnectionOnceTheTenureIsConfirmed(t *testing.T)
 					n.conn.Cut()
 					time.AfterFunc(ttl/10, n.conn.Restore)
 				} else {
-					n.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
+					n.conn.SetFault(func(transporttest.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
 					time.AfterFunc(ttl/2, func() { n.conn.SetFault(nil) })
 				}
 				if err := methodOf(method).call(t.Context(), guard); err != nil {

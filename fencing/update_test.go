@@ -22,7 +22,7 @@ func TestClaimKeepsTheValueAndShutsOutAWriteThatIsOnItsWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard) {
 		mustSet(t, stale.guard, key, "41")
 		// A write of the former leader leaves now and arrives in a minute.
-		former.conn.SetFault(func(transport.Request) transporttest.Fault {
+		former.conn.SetFault(func(transporttest.Request) transporttest.Fault {
 			return transporttest.Fault{HoldRequest: time.Minute}
 		})
 		if _, err := former.Set(t.Context(), key, []byte("13"), transport.SetOptions{FencingToken: stale.token}); !errors.Is(err, transport.ErrOutcomeUnknown) {
@@ -45,7 +45,7 @@ func TestClaimRepeatsItselfWhileOthersChangeTheKey(t *testing.T) {
 		// its SET by the former leader.
 		var left atomic.Int64
 		left.Store(3)
-		present.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		present.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			if carriesToken(request) && left.Add(-1) >= 0 {
 				value := fmt.Appendf(nil, "change %d", left.Load())
 				if _, err := former.Set(t.Context(), key, value, transport.SetOptions{FencingToken: stale.token}); err != nil {
@@ -67,7 +67,7 @@ func TestClaimIsRepeatedWhenARequestGetsNoAnswer(t *testing.T) {
 			inBubble(t, func(t *testing.T, _, present node, stale staleTenure, guard *fencing.Guard) {
 				mustSet(t, stale.guard, key, "41")
 				var number atomic.Int64
-				present.conn.SetFault(func(transport.Request) transporttest.Fault {
+				present.conn.SetFault(func(transporttest.Request) transporttest.Fault {
 					if number.Add(1) == lost {
 						return fault
 					}
@@ -158,7 +158,7 @@ func TestInvariant24AnUpdateOfUnknownOutcomeIsNotRepeated(t *testing.T) {
 		inBubble(t, func(t *testing.T, former, present node, _ staleTenure, guard *fencing.Guard) {
 			mustSet(t, guard, key, "1")
 			var calls, writes int
-			present.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			present.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 				if !carriesToken(request) || bytes.Contains(request.Payload, []byte("NEX")) {
 					return transporttest.Fault{}
 				}
@@ -179,7 +179,7 @@ func TestInvariant24AnUpdateOfUnknownOutcomeIsNotRepeated(t *testing.T) {
 
 func TestAnUpdateWithoutAnAnswerToItsReadSetsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
-		present.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		present.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			reads := !bytes.Contains(request.Payload, []byte("SET")) || bytes.Contains(request.Payload, []byte("NEX"))
 			return transporttest.Fault{LoseReply: bytes.Contains(request.Payload, []byte(key)) && reads}
 		})

@@ -87,7 +87,7 @@ type silenceConn struct {
 	err     error
 }
 
-func (c silenceConn) SetWill(ctx context.Context, will transport.Request) (<-chan struct{}, time.Duration, error) {
+func (c silenceConn) SetWill(ctx context.Context, will []byte) (<-chan struct{}, time.Duration, error) {
 	lost, _, err := c.Conn.SetWill(ctx, will)
 	return lost, c.silence, errors.Join(err, c.err)
 }
@@ -182,7 +182,7 @@ func TestWhatALeaseSendsIsUrgent(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "a", lease.Options{NoWatch: true})
 		var sets, deletions, others int
-		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		n.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			switch {
 			case request.Binding.Urgent && hasVerb(request, "SET"):
 				sets++

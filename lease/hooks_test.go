@@ -72,7 +72,7 @@ type deafConn struct {
 	gate *gate
 }
 
-func (c deafConn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+func (c deafConn) RoundTrip(ctx context.Context, request transporttest.Request) (transporttest.Reply, error) {
 	if hasVerb(request, "SET") {
 		c.gate.pass()
 	}

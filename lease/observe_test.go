@@ -56,8 +56,8 @@ func observe(ctx context.Context, l *lease.Lease) *observed {
 }
 
 // forged returns a notification of a client that is no store.
-func forged(words ...string) transport.Notification {
-	return transport.Notification{
+func forged(words ...string) transporttest.Notification {
+	return transporttest.Notification{
 		Key:       name,
 		Payload:   resp3.AppendCommand(nil, append([]string{"NOTIFY"}, words...)...),
 		Timestamp: hlc.Timestamp{Wall: time.Now().Add(1000 * time.Hour).UnixMilli(), Node: "forger"}.String(),

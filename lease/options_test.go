@@ -52,11 +52,11 @@ func TestAPromiseHoldsForACut(t *testing.T) {
 			goesOn bool                // the later renewals have the same fault
 			limit  time.Duration
 		}{
-			{name: "the renewal is lost", cut: transporttest.Fault{CutBefore: true}, limit: limits.unheld},
-			{name: "the renewal arrives at once", cut: transporttest.Fault{CutAfter: true}, limit: limits.unheld},
-			{name: "the renewal arrives late", cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: limits.unheld},
+			{name: "the renewal is lost", cut: transporttest.Fault{LoseRequest: true, Cut: true}, limit: limits.unheld},
+			{name: "the renewal arrives at once", cut: transporttest.Fault{Cut: true}, limit: limits.unheld},
+			{name: "the renewal arrives late", cut: transporttest.Fault{Cut: true, HoldRequest: late}, limit: limits.unheld},
 			{name: "the replies before it are late", before: transporttest.Fault{HoldReply: late},
-				cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: limits.unheld},
+				cut: transporttest.Fault{Cut: true, HoldRequest: late}, limit: limits.unheld},
 			{name: "requests still arrive", cut: transporttest.Fault{LoseReply: true}, goesOn: true, limit: limits.crash},
 		} {
 			t.Run(options.name+", "+test.name, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestAPromiseHoldsForACut(t *testing.T) {
 						if got := time.Since(stopped); got > test.limit {
 							t.Errorf("with renewal %d, no holder works for %v, promised are %v", renewal, got, test.limit)
 						}
-						if got := time.Since(cut); test.cut.CutBefore && got > limits.crash {
+						if got := time.Since(cut); test.cut.LoseRequest && got > limits.crash {
 							t.Errorf("the next one holds %v after renewal %d was lost, promised are %v", got, renewal, limits.crash)
 						}
 					})
@@ -175,7 +175,7 @@ func outlasts(t *testing.T, options lease.Options, away time.Duration) {
 				tenure := n.mustAcquire(t)
 				time.Sleep(3*options.TTL + part*options.TTL/40 + time.Microsecond) // between two renewals
 				if refuses {
-					n.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
+					n.conn.SetFault(func(transporttest.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
 				} else {
 					n.conn.Cut()
 				}

@@ -111,7 +111,7 @@ func TestInvariant19AnAcquisitionThatWasGivenUpIsFreedBeforeTheClientCloses(t *t
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n, other := twoNodes(t, store, lease.Options{})
 		var lost atomic.Bool
-		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		n.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			// The first request to free the lease is lost.
 			lose := hasVerb(request, "VDEL") && lost.CompareAndSwap(false, true)
 			return transporttest.Fault{HoldRequest: ttl / 20, LoseRequest: lose}

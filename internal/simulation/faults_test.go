@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/resp3"
-	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
@@ -219,7 +218,7 @@ func (s *simulation) forge(conn *transporttest.Conn) {
 	said := [][]string{{"NOTIFY", "DELETE"}, {"NOTIFY", "SET", "VALUE", "forger:0"}}[s.random.IntN(2)]
 	wall := time.Now().Add(time.Duration(s.random.Int64N(int64(20*time.Minute))) - 10*time.Minute)
 	for range 1 + s.random.IntN(5) {
-		conn.Forge(transport.Notification{
+		conn.Forge(transporttest.Notification{
 			Key:       lockKey,
 			Payload:   resp3.AppendCommand(nil, said...),
 			Timestamp: fmt.Sprintf("%d:0:forger", wall.UnixMilli()),

@@ -10,7 +10,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
-	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
@@ -45,7 +44,7 @@ func (n *node) diceLocked(kind string) dice {
 }
 
 // kindOf returns the verb and the key of a request.
-func kindOf(request transport.Request) string {
+func kindOf(request transporttest.Request) string {
 	words, err := resp3.DecodeArray(nil, request.Payload)
 	if err != nil || len(words) < 2 {
 		return ""
@@ -71,7 +70,7 @@ func (d dice) beforeCalm(s *simulation, longest time.Duration) time.Duration {
 func (d dice) chance(p float64) bool { return d.Float64() < p }
 
 // requestFault returns the faults of a request and of its reply.
-func (n *node) requestFault(request transport.Request) transporttest.Fault {
+func (n *node) requestFault(request transporttest.Request) transporttest.Fault {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.diceLocked(kindOf(request))
@@ -90,8 +89,10 @@ func (n *node) requestFault(request transport.Request) transporttest.Fault {
 	}
 	before := fault
 	fault.LoseRequest, fault.LoseReply = d.chance(net.lose), d.chance(net.lose)
-	fault.CutBefore, fault.CutAfter = d.chance(net.cut), d.chance(net.cut)
-	fault.Repeat, fault.RepeatReply = d.chance(net.repeat), d.chance(net.repeat)
+	if before := d.chance(net.cut); before || d.chance(net.cut) {
+		fault.LoseRequest, fault.Cut = fault.LoseRequest || before, true
+	}
+	fault.Repeat = d.chance(net.repeat)
 	if fault.Repeat && !stop {
 		fault.RepeatAfter = d.latency() + d.beforeCalm(n.sim, net.longest)
 	}
@@ -101,7 +102,7 @@ func (n *node) requestFault(request transport.Request) transporttest.Fault {
 	if d.chance(net.hold) {
 		fault.HoldReply += d.beforeCalm(n.sim, net.longest)
 	}
-	if fault.CutBefore || fault.CutAfter {
+	if fault.Cut {
 		// A real client connects again by itself.
 		at := fault.HoldRequest + time.Duration(d.Int64N(int64(8*time.Second)))
 		if process := n.process; process != nil {
@@ -115,7 +116,7 @@ func (n *node) requestFault(request transport.Request) transporttest.Fault {
 }
 
 // notificationFault returns the faults of a notification.
-func (n *node) notificationFault(notification transport.Notification) transporttest.NotificationFault {
+func (n *node) notificationFault(notification transporttest.Notification) transporttest.NotificationFault {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.diceLocked("NOTIFY " + notification.Key)
@@ -140,8 +141,8 @@ type link struct {
 	process *process
 }
 
-// RoundTrip implements transport.Conn.
-func (l *link) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+// RoundTrip implements storeconn.Conn.
+func (l *link) RoundTrip(ctx context.Context, request transporttest.Request) (transporttest.Reply, error) {
 	sent := l.process.node.sim.checker.sending(l.process, request)
 	reply, err := l.Conn.RoundTrip(ctx, request)
 	l.process.node.sim.checker.answered(l.process, sent, reply, err)
