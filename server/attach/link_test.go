@@ -25,9 +25,12 @@ func pipedLink(t *testing.T) (*link, net.Conn) {
 	t.Helper()
 	s := attachedTo(t, Options{})
 	near, far := net.Pipe()
-	conn, err := mqtt.Dial(t.Context(), s.broker, nil, mqtt.DialOptions{
+	ctx, lost := context.WithCancel(context.Background())
+	l := s.newLink(ctx)
+	client, err := mqtt.Dial(t.Context(), s.broker, mqtt.Options{
 		MaxPacket: 1 << 20, WriteTimeout: time.Hour,
-		Dialer: func(context.Context, string, string) (net.Conn, error) { return near, nil },
+		Dialer:   func(context.Context, string, string) (net.Conn, error) { return near, nil },
+		Received: l.received, Lost: func(*packets.Disconnect) { lost() },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -36,12 +39,7 @@ func pipedLink(t *testing.T) (*link, net.Conn) {
 		_, _ = packets.ReadPacket(far)
 		_, _ = far.Write(mqtt.Encode(&packets.Connack{Properties: &packets.Properties{}}))
 	}()
-	ctx, lost := context.WithCancel(context.Background())
-	l := s.newLink(ctx)
-	client, _, err := mqtt.Connect(t.Context(), conn, l.connectPacket(), mqtt.ClientOptions{
-		Received: l.received, Lost: func(*packets.Disconnect) { lost() },
-	})
-	if err != nil {
+	if _, err := client.Connect(t.Context(), l.connectPacket()); err != nil {
 		t.Fatal(err)
 	}
 	l.client = client
@@ -64,38 +62,6 @@ func request(t *testing.T, id uint16) []byte {
 		t.Fatal(err)
 	}
 	return packet
-}
-
-// A broker may read no replies before it has written all that it has.
-func TestRequestsAreReadWhileNothingReadsReplies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const count = 20
-		_, far := pipedLink(t)
-		for id := range uint16(count) {
-			_ = far.SetWriteDeadline(time.Now().Add(time.Second))
-			if _, err := far.Write(request(t, id+1)); err != nil {
-				t.Fatalf("request %d is not read: %v", id+1, err)
-			}
-		}
-		var replies, acks []string
-		for len(replies)+len(acks) < 2*count {
-			packet, err := packets.ReadPacket(far)
-			if err != nil {
-				t.Fatal(err)
-			}
-			switch p := packet.Content.(type) {
-			case *packets.Publish:
-				replies = append(replies, string(p.Properties.CorrelationData))
-			case *packets.Puback:
-				acks = append(acks, fmt.Sprint(p.PacketID))
-			}
-		}
-		for i := range count {
-			if want := fmt.Sprint(i + 1); replies[i] != want || acks[i] != want {
-				t.Errorf("reply %d is to request %s, and PUBACK %d for %s", i+1, replies[i], i+1, acks[i])
-			}
-		}
-	})
 }
 
 // The broker has no more than the Receive Maximum on their way, and a store must not lose what it has acknowledged.
