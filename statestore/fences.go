@@ -34,7 +34,7 @@ func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 
 // neverIssued reports whether a token is above every version that this store has issued.
 func (s *Store) neverIssued(token hlc.Token) bool {
-	return hlc.Timestamp(token).Compare(s.versions.clock) > 0
+	return hlc.Timestamp(token).Compare(hlc.Timestamp{Wall: s.versions.clock.wall, Counter: s.versions.clock.counter, Node: storeNode}) > 0
 }
 
 // tokenSize is what a token counts towards Options.MaxBytes.
@@ -58,7 +58,7 @@ func tokenGrows(protection hlc.Token, command *Command) int64 {
 func (s *Store) fenceGrows(current *entry, command *Command) int64 {
 	protection, freed := s.fences[command.Key], 0
 	if current != nil {
-		protection, freed = current.token(), len(current.value())
+		protection, freed = current.token(), len(current.value)
 	}
 	if !s.options.Strict || protection.IsZero() {
 		return 0
@@ -84,7 +84,7 @@ func (s *Store) keepFence(key string, fence hlc.Token) {
 		return
 	}
 	s.takeFence(key)
-	s.fences[strings.Clone(key)] = fence // a clone, because an entry's key keeps its value in memory
+	s.fences[key] = fence
 	s.bytes += int64(len(key)) + tokenSize(fence)
 }
 

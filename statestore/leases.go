@@ -78,7 +78,7 @@ type change struct {
 	HolderChange
 	by       *source // in whose share it is
 	holders  uint64  // how often another holder than the one before has acquired the lease until then
-	slot     uint32
+	slot     uint64
 	sequence uint64
 	gone     standby // of the lease that has ended
 	isNews   bool    // see Store.News
@@ -177,8 +177,8 @@ func (c *Command) isClaim() bool {
 // goesOn reports whether a SET of the key of a lease goes on with the time of its holder.
 func (c *Command) goesOn(e *entry) bool {
 	client := e.lease.holder.client
-	return e.value() == string(c.Value) ||
-		c.Condition == Always && shown.Cut(c.Client) == client && holderOf(c.Value, client) == holderOf(e.value(), client)
+	return e.value == string(c.Value) ||
+		c.Condition == Always && shown.Cut(c.Client) == client && holderOf(c.Value, client) == holderOf(e.value, client)
 }
 
 // noteSet notes a SET that was applied to a key, which had a value before. goesOn says that it goes on with
@@ -205,7 +205,7 @@ func (s *Store) noteSet(now Instant, c *Command, reply *Reply, e *entry, before 
 // renew notes that a lease was set again.
 func (s *Store) renew(c *Command, e *entry) {
 	l := e.lease
-	if c.store != nil && !l.bound && l.renewed == 0 && l.token.node != nil {
+	if c.store != nil && !l.bound && l.renewed == 0 && l.token != (stamp{}) {
 		l.token, l.bound = e.version, true // the tenure begins with this request
 	} else {
 		l.renewed++
@@ -227,7 +227,7 @@ func (s *Store) acquire(now Instant, c *Command, e *entry) {
 	s.leases.hold(e, by)
 	s.leases.totals.Acquired++
 	s.watches.find(c.Client, c.Key).wait(false)
-	name, to := shown.Cut(e.key()), holderOf(e.value(), by.client)
+	name, to := shown.Cut(e.key), holderOf(e.value, by.client)
 	last := s.leases.latest[name]
 	if last == nil || !last.isOpen() {
 		s.note(by, HolderChange{Name: s.leases.kept(name), Cause: CauseAcquired, To: to, Began: now.wall()})
@@ -249,7 +249,7 @@ func (s *Store) acquire(now Instant, c *Command, e *entry) {
 func (s *Store) end(now Instant, e *entry, value string, cause Cause, c *Command, reply *Reply) {
 	by := e.lease.holder
 	ended := HolderChange{
-		Name: s.leases.kept(shown.Cut(e.key())), Cause: cause, From: holderOf(value, by.client),
+		Name: s.leases.kept(shown.Cut(e.key)), Cause: cause, From: holderOf(value, by.client),
 		Ended: now.wall(), HeldMillis: max(0, now.recorded()-e.lease.since),
 	}
 	if cause == CauseExpired {
@@ -302,7 +302,7 @@ func (s *Store) note(by *source, noted HolderChange) *change {
 		h.remove(latest)
 		by.changes--
 	} else {
-		latest = &change{slot: uint32(len(h.history))}
+		latest = &change{slot: uint64(len(h.history))}
 	}
 	*latest = change{HolderChange: noted, by: by, holders: holders, slot: latest.slot, sequence: h.sequence}
 	h.add(latest)
@@ -328,7 +328,7 @@ func (l *leases) add(c *change) {
 }
 
 // remove takes a change out of the history, and returns its slot.
-func (l *leases) remove(c *change) (slot uint32) {
+func (l *leases) remove(c *change) (slot uint64) {
 	i := slices.Index(l.history, c)
 	l.history = slices.Delete(l.history, i, i+1)
 	if l.latest[c.Name] == c {
@@ -397,7 +397,7 @@ func isFrom(client string) func(Waiter) bool {
 
 // gone notes that a client that may wait for a lease watches its key no more.
 func (s *Store) gone(now Instant, x *watch) {
-	if x.waiting.count == 0 {
+	if !x.waits {
 		return
 	}
 	e := s.entries[x.watched.key]

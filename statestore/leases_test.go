@@ -65,8 +65,8 @@ func (p *plant) check() {
 				p.tb.Fatalf("the client %+v is filed wrongly", s.sourceID)
 			}
 			for place, e := range s.leases {
-				if e.lease.place != place || e.lease.holder != s || p.store.entries[e.key()] != e {
-					p.tb.Fatalf("the lease %s is filed wrongly", e.key())
+				if e.lease.place != place || e.lease.holder != s || p.store.entries[e.key] != e {
+					p.tb.Fatalf("the lease %s is filed wrongly", e.key)
 				}
 				asking += len(e.lease.asking)
 			}
@@ -80,7 +80,7 @@ func (p *plant) check() {
 	if asking != l.asking {
 		p.tb.Fatalf("%d clients ask for leases, counted as %d", asking, l.asking)
 	}
-	slots := make(map[uint32]bool)
+	slots := make(map[uint64]bool)
 	for i, c := range l.history {
 		slots[c.slot] = true
 		if i > 0 && l.history[i-1].sequence >= c.sequence || l.latest[c.Name] == nil {

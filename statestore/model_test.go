@@ -239,7 +239,7 @@ func (m *model) set(now Instant, r modelRequest, k *modelKey) (answer string, li
 		added > 0 && m.options.MaxBytes > 0 && int64(bytes+added) > m.options.MaxBytes {
 		return refusal(textQuota), nil
 	}
-	version := modelStamp{wall: max(m.clock.wall, r.ts.stamp.wall, now.WallMillis), node: defaultNode}
+	version := modelStamp{wall: max(m.clock.wall, r.ts.stamp.wall, now.WallMillis), node: storeNode}
 	for _, s := range []modelStamp{m.clock, r.ts.stamp} {
 		if s.wall == version.wall {
 			if s.counter == math.MaxUint64 {

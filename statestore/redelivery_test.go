@@ -4,8 +4,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"hash/crc32"
-	"hash/maphash"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -158,7 +156,7 @@ func TestARestoredReplyTakesAsMuchMemoryAsIsCounted(t *testing.T) {
 func (w *world) wantCountedMemory(requests int) {
 	w.tb.Helper()
 	session := w.store.sessions.byClient["c"]
-	bytes := cap(session.ring)*int(unsafe.Sizeof(dedupEntry{})) + cap(session.positions.slots)*4
+	bytes := cap(session.ring)*int(unsafe.Sizeof(dedupEntry{})) + cap(session.chains)*4
 	if counted := w.store.Usage().DedupBytes; int64(bytes) > counted || len(session.ring) != requests {
 		w.tb.Fatalf("%d requests, want %d, take %d bytes, and count as %d", len(session.ring), requests, bytes, counted)
 	}
@@ -369,43 +367,4 @@ func TestANewRequestIsExecutedWhateverItLooksLike(t *testing.T) {
 func asSent(reply Reply) Reply {
 	reply.Forced = nil
 	return reply
-}
-
-// The positions in a ring agree with a map, whatever requests come, and however many have the same
-// correlation data.
-func TestPositionsAgreeWithAMap(t *testing.T) {
-	for seed := range uint64(40) {
-		random := rand.New(rand.NewPCG(61, seed))
-		window, different := 1+random.IntN(100), 1+random.IntN(150)
-		hashes := maphash.MakeSeed()
-		var ring []dedupEntry
-		var tested positions
-		model := make(map[correlation]int)
-		for request := range 2000 {
-			entry := dedupEntry{fingerprint: fingerprint{correlation: correlate([]byte(strconv.Itoa(random.IntN(different))))}}
-			position := len(ring)
-			if position < window {
-				ring = append(ring, entry)
-			} else {
-				position = request % window
-				tested.remove(ring, hashes, position)
-				if oldest := ring[position].correlation; model[oldest] == position {
-					delete(model, oldest)
-				}
-				ring[position] = entry
-			}
-			tested.set(ring, hashes, position)
-			model[entry.correlation] = position
-			for n := range different {
-				asked := correlate([]byte(strconv.Itoa(n)))
-				want, known := model[asked]
-				if got, ok := tested.find(ring, hashes, &asked); ok != known || ok && got != want {
-					t.Fatalf("window %d, request %d: %q is at %d, %t; want %d, %t", window, request, asked.data, got, ok, want, known)
-				}
-			}
-			if tested.count != len(model) || 2*tested.count > len(tested.slots) {
-				t.Fatalf("%d positions are counted, there are %d; %d slots", tested.count, len(model), len(tested.slots))
-			}
-		}
-	}
 }

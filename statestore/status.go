@@ -222,7 +222,7 @@ func (s *source) names(free []string) shown.Queue[string] {
 			return "", false
 		}
 		held++
-		return s.leases[held-1].key(), true
+		return s.leases[held-1].key, true
 	}
 }
 
@@ -272,15 +272,15 @@ func (l *Lease) showGone(gone standby) {
 // show adds the holder of a lease to its row.
 func (s *Store) show(now Instant, e *entry, row *Lease) {
 	l, left := e.lease, max(e.deadline-now.Elapsed, 0)
-	row.Name, row.Held, row.Client = shown.Cut(e.key()), true, l.holder.client
-	row.Holder, row.Value = holderOf(e.value(), row.Client), shown.Cut(e.value())
+	row.Name, row.Held, row.Client = shown.Cut(e.key), true, l.holder.client
+	row.Holder, row.Value = holderOf(e.value, row.Client), shown.Cut(e.value)
 	row.Since, row.Renewals, row.TTLMillis = wallOf(l.since), l.renewed, l.ttl.Milliseconds()
 	row.LeftMillis, row.Deadline = left.Milliseconds(), now.wall().Add(left)
 	row.LastRenewal = row.Deadline.Add(-l.ttl)
 	row.Token = l.tokenText()
 	for _, w := range l.asking {
 		isLate := now.wall().Sub(w.LastAttempt) > max(askedFor, askedTTLs*l.ttl)
-		if x := s.watches.find(w.Client, e.key()); !isLate || x != nil && x.waiting.count > 0 {
+		if x := s.watches.find(w.Client, e.key); !isLate || x != nil && x.waits {
 			row.Waiting = append(row.Waiting, w)
 		}
 	}
@@ -288,9 +288,9 @@ func (s *Store) show(now Instant, e *entry, row *Lease) {
 
 // showWaiting adds the clients that wait for a lease and watch it, and the one that asks its holder to hand over.
 func (s *Store) showWaiting(now Instant, name string, row *Lease) {
-	if bid := s.entries[name+protocol.FailBackSuffix]; bid != nil && !bid.due(now) && isBid(bid.key(), bid.value()) {
-		client, _ := protocol.HolderOf(bid.value())
-		rank := rankOf(bid.value())
+	if bid := s.entries[name+protocol.FailBackSuffix]; bid != nil && !bid.due(now) && isBid(bid.key, bid.value) {
+		client, _ := protocol.HolderOf(bid.value)
+		rank := rankOf(bid.value)
 		w := row.waiter(shown.Cut(client))
 		w.Bids, w.Rank = true, &rank
 	}
@@ -298,13 +298,14 @@ func (s *Store) showWaiting(now Instant, name string, row *Lease) {
 	if of == nil {
 		return
 	}
-	row.WaitingHidden = of.waiting.count
-	for _, r := range of.watchers[:min(len(of.watchers), searchedWatches)] {
-		if r.watch == nil || r.watch.waiting.count == 0 {
+	row.WaitingHidden = of.waiting
+	x := of.ring.next
+	for searched := 0; x != &of.ring && searched < searchedWatches; searched, x = searched+1, x.next {
+		if !x.waits {
 			continue
 		}
-		client := shown.Cut(r.watcher.client)
-		if isHolder := row.Held && client == row.Client; !isHolder && !r.watcher.gone {
+		client := shown.Cut(x.watcher.client)
+		if isHolder := row.Held && client == row.Client; !isHolder && !x.watcher.gone {
 			row.waiter(client).Watching = true
 		}
 		row.WaitingHidden--
@@ -326,7 +327,7 @@ func (l *Lease) waiter(client string) *Waiter {
 
 // tokenText returns the token of the holder; empty: it is not known.
 func (l *lease) tokenText() string {
-	if l.token.node == nil {
+	if l.token == (stamp{}) {
 		return ""
 	}
 	return l.token.timestamp().String()

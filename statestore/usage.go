@@ -20,7 +20,7 @@ type Usage struct {
 	DedupEntries int
 	DedupBytes   int64
 	// ObsoleteRecords is how many records the journal has of sessions that have ended, see
-	// Store.RemoveObsolete. Each takes four bytes of memory, and each client with some 100 more.
+	// Store.RemoveObsolete. Each takes eight bytes of memory.
 	ObsoleteRecords int
 }
 
@@ -34,7 +34,7 @@ func (s *Store) Usage() Usage {
 		WatchBytes:      s.watches.bytes,
 		DedupEntries:    s.sessions.count,
 		DedupBytes:      int64(s.sessions.count) * dedupEntryBytes,
-		ObsoleteRecords: s.sessions.obsolete,
+		ObsoleteRecords: len(s.sessions.obsolete),
 	}
 }
 
@@ -45,7 +45,7 @@ func (s *Store) SetFull(full bool) { s.full = full }
 // overQuota reports whether a SET would exceed a limit of the store. A SET of the value that
 // the key already has, such as a renewal, does so only with a longer token.
 func (s *Store) overQuota(current *entry, command *Command) bool {
-	if current != nil && current.value() == string(command.Value) {
+	if current != nil && current.value == string(command.Value) {
 		return s.overBytes(tokenGrows(current.token(), command))
 	}
 	if s.options.MaxValue > 0 && len(command.Value) > s.options.MaxValue {
@@ -53,7 +53,7 @@ func (s *Store) overQuota(current *entry, command *Command) bool {
 	}
 	grows := int64(len(command.Value))
 	if current != nil {
-		return s.overBytes(grows - int64(len(current.value())) + tokenGrows(current.token(), command))
+		return s.overBytes(grows - int64(len(current.value)) + tokenGrows(current.token(), command))
 	}
 	fence, fenced := s.fences[command.Key]
 	if !fenced {

@@ -244,11 +244,10 @@ func (o *onlooker) stop() lease.Holder {
 	return o.shown
 }
 
-// nextStore returns the options of another store. Its versions carry a name of its own, by
-// which the checker knows where they are from.
+// nextStore returns the options of another store.
 func (s *simulation) nextStore() statestore.Options {
 	s.stores++
-	return statestore.Options{Strict: s.strict, Node: fmt.Sprintf("Store%d", s.stores), HoldOff: s.holdOff}
+	return statestore.Options{Strict: s.strict, HoldOff: s.holdOff}
 }
 
 // sample has everything checked every second or so.
