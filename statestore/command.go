@@ -85,8 +85,7 @@ type Request struct {
 // Command is a parsed request. If the request was malformed the command has a refusal,
 // with which [Store.Apply] replies.
 type Command struct {
-	// Client is the client id of Request.Client.
-	Client string
+	Request
 	// Verb is what the command does; VerbUnknown if that could not be parsed.
 	Verb Verb
 	// Key is the key; any bytes, and empty only in a refused command.
@@ -122,22 +121,12 @@ type Command struct {
 	// that away would be a write for each connection that ends, for keys that are released first.
 	Willed bool
 
-	timestamp   property[hlc.Timestamp]
-	token       property[hlc.Token]
-	store       *string // the only store that may apply it; nil: any
-	refusal     protocol.Refusal
-	fingerprint fingerprint
-	delivery    Delivery
-	packetID    uint16
-	dialect     Dialect
-	expires     time.Duration // on Instant.Elapsed; zero: never
-}
-
-// property is a user property that should hold a timestamp or a token. Malformed text
-// is refused only after authorization (docs/protocol.md §4.4), so Parse notes it.
-type property[T hlc.Timestamp | hlc.Token] struct {
-	value              T // zero if absent or malformed
-	present, malformed bool
+	timestamp hlc.Timestamp // zero: absent or malformed
+	token     hlc.Token     // zero: absent or malformed
+	// Malformed text is refused only after authorization (docs/protocol.md §4.4), so Parse notes it.
+	badTimestamp, badToken bool
+	refusal                protocol.Refusal
+	fingerprint            fingerprint
 }
 
 // Parse parses a request. It does each check that needs neither the store nor a clock, in
@@ -145,17 +134,9 @@ type property[T hlc.Timestamp | hlc.Token] struct {
 // fails, the Command has the refusal; see [Command.Err]. Parse needs no lock and allocates
 // in proportion to the payload. The Value of the result aliases the payload.
 func Parse(request Request) Command {
-	command := Command{
-		Client:      request.Client,
-		timestamp:   parseProperty(request.Timestamp, hlc.Parse),
-		token:       parseProperty(request.FencingToken, hlc.ParseToken),
-		store:       request.Store,
-		fingerprint: fingerprintOf(request),
-		delivery:    request.Delivery,
-		packetID:    request.PacketID,
-		dialect:     request.Dialect,
-		expires:     request.Expires,
-	}
+	command := Command{Request: request, fingerprint: fingerprintOf(request)}
+	command.timestamp, command.badTimestamp = parseProperty(request.Timestamp, hlc.Parse)
+	command.token, command.badToken = parseProperty(request.FencingToken, hlc.ParseToken)
 	var room [7][]byte // the longest command, SET key value NEX value PX ms
 	arguments, err := resp3.DecodeArray(room[:0], request.Payload)
 	if err != nil || len(arguments) == 0 {
@@ -187,7 +168,7 @@ func (c Command) Deny() Command {
 // Timestamp returns the clock of the sender, the user property __ts. It reports false if the request has
 // none, or a malformed one.
 func (c *Command) Timestamp() (hlc.Timestamp, bool) {
-	return c.timestamp.value, c.timestamp.present && !c.timestamp.malformed
+	return c.timestamp, !c.timestamp.IsZero()
 }
 
 // ReleasedBy reports whether will, as the Will of the connection, deletes what the command sets there:
@@ -196,12 +177,12 @@ func (c *Command) ReleasedBy(will *Command) bool {
 	return c.Verb == VerbSet && will.Verb == VerbVDel && c.Key == will.Key && bytes.Equal(c.Value, will.Value)
 }
 
-func parseProperty[T hlc.Timestamp | hlc.Token](text *string, parse func(string) (T, error)) property[T] {
+func parseProperty[T hlc.Timestamp | hlc.Token](text *string, parse func(string) (T, error)) (value T, malformed bool) {
 	if text == nil {
-		return property[T]{}
+		return value, false
 	}
 	value, err := parse(*text)
-	return property[T]{value: value, present: true, malformed: err != nil}
+	return value, err != nil
 }
 
 // grammar is the syntax of one verb.

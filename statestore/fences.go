@@ -14,7 +14,7 @@ func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 	if !command.writes() {
 		return ""
 	}
-	if s.options.Strict && command.token.present && s.neverIssued(command.token.value) {
+	if s.options.Strict && s.neverIssued(command.token) {
 		return protocol.FencingTokenNeverIssued
 	}
 	protection := s.fences[command.Key] // zero unless the store is strict
@@ -24,9 +24,9 @@ func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 	switch {
 	case protection.IsZero():
 		return ""
-	case !command.token.present:
+	case command.token.IsZero():
 		return protocol.FencingTokenRequired
-	case command.token.value.Compare(protection) < 0:
+	case command.token.Compare(protection) < 0:
 		return protocol.FencingTokenLower
 	}
 	return ""
@@ -47,10 +47,10 @@ func tokenSize(token hlc.Token) int64 {
 
 // tokenGrows returns by how much a key grows, if the token of a command is higher than its own.
 func tokenGrows(protection hlc.Token, command *Command) int64 {
-	if command.token.value.Compare(protection) <= 0 {
+	if command.token.Compare(protection) <= 0 {
 		return 0
 	}
-	return tokenSize(command.token.value) - tokenSize(protection)
+	return tokenSize(command.token) - tokenSize(protection)
 }
 
 // fenceGrows returns by how much a DEL or a VDEL makes the store larger: in a strict store the fence stays, and
@@ -69,10 +69,10 @@ func (s *Store) fenceGrows(current *entry, command *Command) int64 {
 // higherToken returns the higher of a key's token and the command's. It clones the node of
 // the latter, which is a part of a message whose buffer may be reused.
 func higherToken(protection hlc.Token, command *Command) hlc.Token {
-	if !command.token.present || command.token.value.Compare(protection) <= 0 {
+	if command.token.Compare(protection) <= 0 {
 		return protection
 	}
-	higher := command.token.value
+	higher := command.token
 	higher.Node = strings.Clone(higher.Node)
 	return higher
 }
@@ -109,7 +109,7 @@ func (s *Store) checkLock(command *Command) protocol.Refusal {
 	holder, _ := protocol.HolderOf(command.Value)
 	own := len(holder) < len(command.Value) && string(holder) == command.Client
 	allowed := command.Verb == VerbSet && command.Lifetime > 0 || command.Verb == VerbVDel
-	if command.token.present || !own || !allowed {
+	if command.FencingToken != nil || !own || !allowed {
 		return protocol.LockRule
 	}
 	return ""

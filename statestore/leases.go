@@ -205,7 +205,7 @@ func (s *Store) noteSet(now Instant, c *Command, reply *Reply, e *entry, before 
 // renew notes that a lease was set again.
 func (s *Store) renew(c *Command, e *entry) {
 	l := e.lease
-	if c.store != nil && !l.bound && l.renewed == 0 && l.token != (stamp{}) {
+	if c.Store != nil && !l.bound && l.renewed == 0 && l.token != (stamp{}) {
 		l.token, l.bound = e.version, true // the tenure begins with this request
 	} else {
 		l.renewed++
@@ -223,7 +223,7 @@ func (s *Store) renew(c *Command, e *entry) {
 func (s *Store) acquire(now Instant, c *Command, e *entry) {
 	by := s.leases.source(c.Client, c.User)
 	by.lost = 0
-	e.lease = &lease{since: now.recorded(), token: e.version, bound: c.store != nil, ttl: c.Lifetime}
+	e.lease = &lease{since: now.recorded(), token: e.version, bound: c.Store != nil, ttl: c.Lifetime}
 	s.leases.hold(e, by)
 	s.leases.totals.Acquired++
 	s.watches.find(c.Client, c.Key).wait(false)

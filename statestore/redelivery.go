@@ -224,11 +224,11 @@ func (s *Store) lookup(now Instant, command *Command) (Reply, bool) {
 		return Reply{}, false
 	}
 	switch {
-	case command.delivery == Redelivery:
-		if first.packetID != 0 && command.packetID != 0 && first.packetID != command.packetID {
+	case command.Delivery == Redelivery:
+		if first.packetID != 0 && command.PacketID != 0 && first.packetID != command.PacketID {
 			return Reply{}, false
 		}
-	case command.delivery == FirstDelivery && !earlier:
+	case command.Delivery == FirstDelivery && !earlier:
 		return Reply{}, false
 	default:
 		came := max(time.Duration(first.second)*time.Second, s.began) // a restored one came before that
@@ -258,7 +258,7 @@ func (s *sessions) remember(now Instant, command *Command, reply *Reply, journal
 		verb:        reply.Verb,
 		outcome:     reply.Outcome,
 		second:      uint32(now.Elapsed / time.Second),
-		packetID:    command.packetID,
+		packetID:    command.PacketID,
 		version:     stampOf(reply.Version),
 	}
 	if refusal, refused := reply.Err.(protocol.Refusal); refused {

@@ -144,7 +144,7 @@ func New(options Options) (*Store, error) {
 			options.MaxAllWatchBytes, options.DedupWindow)
 	}
 	if options.Dialect > Documented {
-		return nil, fmt.Errorf("statestore: there is no %v", options.Dialect)
+		return nil, fmt.Errorf("statestore: there is no Options.Dialect %d", options.Dialect)
 	}
 	options.DedupWindow = cmp.Or(options.DedupWindow, DefaultDedupWindow)
 	if len(options.LockPrefixes) > 0 && !options.Strict {
@@ -186,10 +186,10 @@ func (s *Store) Identity() string { return s.options.Identity }
 // commands with a group of their own. Other commands are judged anew after a restart: they changed
 // nothing that survived it.
 func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
-	if command.store != nil && s.options.Identity != "" && *command.store != s.options.Identity {
+	if command.Store != nil && s.options.Identity != "" && *command.Store != s.options.Identity {
 		return Reply{Verb: command.Verb, Dialect: s.dialectOf(&command), Err: protocol.OtherStore}, Effects{}
 	}
-	if command.expires != 0 && now.Elapsed >= command.expires {
+	if command.Expires != 0 && now.Elapsed >= command.Expires {
 		return Reply{Verb: command.Verb, Outcome: Expired}, Effects{}
 	}
 	dedup := needsDedup(&command)
@@ -324,7 +324,7 @@ func (c *Command) fails(current *entry) bool {
 func (c *Command) renews(current *entry) bool {
 	return current != nil && current.value == string(c.Value) && current.willed == c.Willed &&
 		c.Lifetime > 0 && current.lifetime > 0 && c.Lifetime <= current.lifetime &&
-		(!c.token.present || c.token.value.Compare(current.token()) <= 0)
+		c.token.Compare(current.token()) <= 0
 }
 
 // set applies a SET. It reports whether the record of the key changed.
@@ -393,23 +393,17 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 // store issued before its clock was set back: otherwise its holder could not write until the
 // clock has caught up.
 func (s *Store) checkStamps(now Instant, command *Command) protocol.Refusal {
-	latest := now.WallMillis + MaxSkew.Milliseconds()
+	latest := max(now.WallMillis, 0) + MaxSkew.Milliseconds()
 	switch {
-	case !command.timestamp.present:
-		if command.Verb == VerbSet {
-			return protocol.MissingTimestamp
-		}
-	case command.timestamp.malformed:
+	case command.badTimestamp:
 		return protocol.MalformedTimestamp
-	case command.timestamp.value.Wall > latest:
+	case command.Verb == VerbSet && command.timestamp.IsZero():
+		return protocol.MissingTimestamp
+	case command.timestamp.Wall > latest:
 		return protocol.TimestampTooFarAhead
-	}
-	switch {
-	case !command.token.present:
-	case command.token.malformed:
+	case command.badToken:
 		return protocol.MalformedTimestamp
-	case !s.neverIssued(command.token.value):
-	case command.token.value.Wall > latest:
+	case s.neverIssued(command.token) && command.token.Wall > latest:
 		return protocol.FencingTokenTooFarAhead
 	}
 	return ""

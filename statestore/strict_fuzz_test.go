@@ -76,11 +76,11 @@ func (s *strictRun) applied(key, value, client string, reply Reply, command Comm
 	// The reply to a redelivery has an earlier version.
 	if s.last == "" || s.compare(version, s.last) > 0 {
 		s.last = version
-		if !fence.IsZero() && (!command.token.present || command.token.value.Compare(fence) < 0) {
-			s.tb.Fatalf("SET %q with token %v was accepted after %v", key, command.token.value, fence)
+		if !fence.IsZero() && (command.token.Compare(fence) < 0) {
+			s.tb.Fatalf("SET %q with token %v was accepted after %v", key, command.token, fence)
 		}
-		if command.token.present && command.token.value.Compare(fence) > 0 {
-			s.fences[key] = command.token.value
+		if command.token.Compare(fence) > 0 {
+			s.fences[key] = command.token
 		}
 	}
 	if strings.HasPrefix(key, "lock") && !strings.HasPrefix(value, client+":") {

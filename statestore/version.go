@@ -99,7 +99,7 @@ func next(last stamp, timestamp hlc.Timestamp, wall int64) (stamp, error) {
 // is above those that have left, and above its key's.
 func (s *Store) issue(now Instant, command *Command, renewed *entry) (stamp, error) {
 	v := &s.versions
-	version, err := next(v.clock, command.timestamp.value, now.WallMillis)
+	version, err := next(v.clock, command.timestamp, now.WallMillis)
 	if err != nil || renewed == nil || !s.options.Journaled || ample(version, v.committed) {
 		return version, err
 	}

@@ -42,7 +42,7 @@ type storeFlags struct {
 }
 
 // dialects are the names of the dialects, in the order of their values; the first one is the default.
-var dialects = []string{statestore.Auto.String(), statestore.Deployed.String(), statestore.Documented.String()}
+var dialects = []string{"auto", "deployed", "documented"}
 
 // register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means; folder is
 // where the data is by default, in the user's directory for state.
