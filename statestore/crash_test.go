@@ -2,6 +2,7 @@ package statestore
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -326,14 +327,14 @@ func (r *crashRun) step() {
 		for _, b := range []*batch{&r.open, &r.committing} {
 			b.sent = slices.DeleteFunc(b.sent, func(d delivered) bool { return d.request.Client == client })
 		}
-		r.store.EndSession(r.now, client)
+		r.store.EndSession(client)
 	case 15, 16:
 		if groups := r.store.RemoveObsolete(1 + r.random.IntN(3)); len(groups) > 0 {
 			r.logf("remove obsolete records")
 			r.add(groups, nil)
 		}
 	case 14:
-		r.store.Disconnect(r.now, client)
+		r.store.Disconnect(r.now, client, math.MaxInt)
 	default:
 		r.sendAny(client)
 	}

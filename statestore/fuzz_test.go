@@ -125,7 +125,7 @@ func (r *race) run(p program) {
 			client := programClients[p.next()%3]
 			r.trace = append(r.trace, "disconnect "+client)
 			r.model.disconnect(client)
-			for r.store.DisconnectSome(r.now, client, 1) { // other requests come between the steps
+			for r.store.Disconnect(r.now, client, 1) { // other requests come between the steps
 				if m := p.request(stepSet+p.next()%9, r.now, r.last); m.client != client {
 					r.apply(m)
 				}

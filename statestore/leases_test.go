@@ -318,7 +318,7 @@ func TestALeaseThatHasLostItsStandbyIsShown(t *testing.T) {
 				case "stop":
 					p.do(client, "KEYNOTIFY k STOP")
 				case "leave":
-					p.store.Disconnect(p.now, client)
+					p.store.Disconnect(p.now, client, math.MaxInt)
 					p.check()
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,7 +96,7 @@ func TestInvariant23TheLastRequestsAreRecognized(t *testing.T) {
 		},
 		"a watch that is begun again": func(w *world) {
 			w.deliver("c", "watch", "KEYNOTIFY", "k")
-			w.store.Disconnect(w.now, "c")
+			w.store.Disconnect(w.now, "c", math.MaxInt)
 			w.deliver("c", "watch", "KEYNOTIFY", "k")
 		},
 	} {
@@ -138,7 +139,7 @@ func TestARestoredReplyTakesAsMuchMemoryAsIsCounted(t *testing.T) {
 		for i := range test.before {
 			w.deliver("c", strconv.Itoa(i), "SET", "k", "v")
 		}
-		w.store.EndSession(w.now, "c")
+		w.store.EndSession("c")
 		for i := range test.latest {
 			w.deliver("c", strconv.Itoa(1000+i), "SET", "k", "v")
 		}
@@ -217,7 +218,7 @@ func TestAClientThatComesBackFindsNoReplyOfAnEndedSession(t *testing.T) {
 			for i := range window + 3 {
 				w.deliver("c", strconv.Itoa(i), words(i)...)
 			}
-			w.store.EndSession(w.now, "c")
+			w.store.EndSession("c")
 			d.write(w.store.RemoveObsolete(removed))
 			for i := range sent {
 				w.deliver("c", strconv.Itoa(100+i), words(100+i)...)
@@ -230,7 +231,7 @@ func TestAClientThatComesBackFindsNoReplyOfAnEndedSession(t *testing.T) {
 				}
 				d.write(w.store.RemoveObsolete(3))
 			}
-			w.store.EndSession(w.now, "c")
+			w.store.EndSession("c")
 			d.write(w.store.RemoveObsolete(1000))
 			for id := range d {
 				if id[0] == idReply {
@@ -271,8 +272,8 @@ func TestASessionThatEndsLeavesNoRecord(t *testing.T) {
 			t.Errorf("the restored clients are %q", got)
 		}
 		records(window, 0)
-		w.store.EndSession(w.now, "c")
-		w.store.EndSession(w.now, "c")
+		w.store.EndSession("c")
+		w.store.EndSession("c")
 		records(window, window)
 		for left := window; left > 0; {
 			const limit = MaxGroup + 5
@@ -354,7 +355,7 @@ func TestANewRequestIsExecutedWhateverItLooksLike(t *testing.T) {
 	} {
 		w.pass(step.pass)
 		if step.words == "reconnect" {
-			w.store.Disconnect(w.now, "c")
+			w.store.Disconnect(w.now, "c", math.MaxInt)
 			continue
 		}
 		if got := do(step.delivery, step.packetID, strings.Fields(step.words)...); got != step.want {

@@ -101,7 +101,7 @@ func FuzzRestore(f *testing.F) {
 			_, more = store.Expire(r.now, 10)
 		}
 		for _, client := range store.RestoredClients() {
-			store.EndSession(Instant{}, client)
+			store.EndSession(client)
 		}
 		r.usage()
 	})

@@ -435,34 +435,25 @@ func (s *Store) expired(now Instant, gone *entry, effects *Effects) {
 	}
 }
 
-// Disconnect drops all watches of a client. Call it when the client's connection ends:
-// unlike MQTT subscriptions, watches end with the connection.
-func (s *Store) Disconnect(now Instant, client string) {
-	for s.DisconnectSome(now, client, math.MaxInt) {
-	}
-}
-
-// DisconnectSome is Disconnect in steps, so that other clients need not wait while a client
-// with a million watches is removed. From the first call on the client is not notified. Each
+// Disconnect drops all watches of a client, in steps, so that other clients need not wait while a client
+// with a million watches is removed. Call it when the client's connection ends:
+// unlike MQTT subscriptions, watches end with the connection. From the first call on the client is not notified. Each
 // call frees the memory of up to limit watches and reports whether there are more: call it
 // again then. The client's next connection must not send requests before the last call.
-func (s *Store) DisconnectSome(now Instant, client string, limit int) (more bool) {
+func (s *Store) Disconnect(now Instant, client string, limit int) (more bool) {
 	s.watches.disconnect(client)
 	s.sessions.disconnect(client)
 	return s.watches.sweep(limit, func(x *watch) { s.gone(now, x) })
 }
 
-// EndSession drops the watches of a client and the remembered replies to its requests. Call it
-// when the client's MQTT session ends, with the connection or later: after that MQTT does not
+// EndSession drops the remembered replies to the requests of a client. Call it
+// when the client's MQTT session ends, after Disconnect: after that MQTT does not
 // deliver requests of the session again. The records of these replies are obsolete then, see
 // RemoveObsolete.
-func (s *Store) EndSession(now Instant, client string) {
-	s.Disconnect(now, client)
-	s.sessions.end(client)
-}
+func (s *Store) EndSession(client string) { s.sessions.end(client) }
 
 // RemoveObsolete returns groups that remove up to limit records of replies whose sessions have
-// ended, in the order in which the sessions ended. Usage says how many there are. They
+// ended. Usage says how many there are. They
 // need not be removed soon: until then they take room in the journal only. After a restart, the
 // latest session of a client that a journal has records of counts as not ended, and all earlier
 // ones as ended.

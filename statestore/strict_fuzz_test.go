@@ -2,6 +2,7 @@ package statestore
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -147,9 +148,9 @@ func FuzzStrict(f *testing.F) {
 			case 0:
 				s.store.Expire(s.now, 2)
 			case 1:
-				s.store.Disconnect(s.now, programClients[p.next()%2])
+				s.store.Disconnect(s.now, programClients[p.next()%2], math.MaxInt)
 			case 2:
-				s.store.EndSession(s.now, programClients[p.next()%2])
+				s.store.EndSession(programClients[p.next()%2])
 			default:
 				s.step(&p)
 			}

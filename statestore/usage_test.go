@@ -2,6 +2,7 @@ package statestore
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -152,13 +153,14 @@ func TestUsageIsWhatTheStoreHolds(t *testing.T) {
 	want("a fence", Usage{Keys: 1, Bytes: 5 + token, Fences: 1, Watches: 2, WatchBytes: 2 * (3 + watchCost)})
 	w.pass(time.Second)
 	w.store.Expire(w.now, 1)
-	w.store.Disconnect(w.now, "d")
+	w.store.Disconnect(w.now, "d", math.MaxInt)
 	want("one watch", Usage{Bytes: 3 + token, Fences: 1, Watches: 1, WatchBytes: 3 + watchCost})
 	for i := range DefaultDedupWindow + 1 {
 		w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Delivery: Redelivery, Correlation: fmt.Append(nil, i)}))
 	}
 	want("a full window", Usage{Bytes: 3 + token, Fences: 1, Watches: 1, WatchBytes: 3 + watchCost,
 		DedupEntries: DefaultDedupWindow, DedupBytes: DefaultDedupWindow * dedupEntryBytes})
-	w.store.EndSession(w.now, "c")
+	w.store.Disconnect(w.now, "c", math.MaxInt)
+	w.store.EndSession("c")
 	want("after the session", Usage{Bytes: 3 + token, Fences: 1})
 }

@@ -2,6 +2,7 @@ package statestore
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +19,7 @@ func TestNotificationsDoNotChangeWithTheWatchers(t *testing.T) {
 	}
 	ts := "1696374425000:0:n"
 	_, notified := w.store.Apply(w.now, Parse(Request{Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts}))
-	w.store.Disconnect(w.now, "a")
+	w.store.Disconnect(w.now, "a", math.MaxInt)
 	w.want(ask("KEYNOTIFY k").as("d"), "+OK\r\n")
 	const version = "1696374425000:1:StateStore"
 	w.wantLines("SET", w.lines(notified.Notifications), setLine("a", "k", "v", version), setLine("b", "k", "v", version), setLine("c", "k", "v", version))
@@ -78,7 +79,7 @@ func TestWatchesAreBoundedInBytes(t *testing.T) {
 			w.want(ask("KEYNOTIFY "+long+"1 STOP").as("one"), "+OK\r\n")
 			watch("one", "3", "+OK\r\n")
 			w.checkWatches()
-			w.store.Disconnect(w.now, "one")
+			w.store.Disconnect(w.now, "one", math.MaxInt)
 			watch("other", "2", "+OK\r\n")
 			watch("one", "1", "+OK\r\n")
 		})

@@ -43,7 +43,7 @@ func TestInvariant33NotificationsLeaveAfterTheCommit(t *testing.T) {
 		d.want("set a: ok", "w hears a=1")
 		d.release()
 		d.want("set a again: ok", "w hears a=2", "set b: ok", "w hears b=1", "delete a: deleted", "w hears a deleted",
-			"w hears short deleted", "read short: missing")
+			"read short: missing", "w hears short deleted")
 	})
 }
 

@@ -51,7 +51,7 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 	}
 	e := &Engine{deliver: deliver, started: time.Now(), wake: make(chan struct{}, 1), store: store}
 	e.SetSystemClock(now)
-	e.wall.at(e.systemTime(), 0)
+	e.do(func(statestore.Instant) {}) // the time of day begins
 	if journal == nil {
 		return e, nil
 	}
@@ -62,7 +62,8 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 	if err != nil {
 		return nil, fmt.Errorf("load the journal: %w", err)
 	}
-	first, err := store.Restored(e.nowLocked(e.systemTime()), former)
+	var first statestore.Group
+	e.do(func(now statestore.Instant) { first, err = store.Restored(now, former) })
 	if err != nil {
 		return nil, fmt.Errorf("load the journal: %w", err)
 	}
@@ -93,31 +94,24 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 // A caller that submits commands without waiting for their replies must call [Engine.Room] before, or
 // bound by [Engine.Waiting] what it submits.
 func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
-	system := e.systemTime()
-	e.mu.Lock()
+	at := e.lock()
 	defer e.unlock()
-	reply, now = e.applyLocked(e.nowLocked(system), &command, done)
-	e.wakeExpiryLocked()
-	return reply, now
+	return e.applyLocked(at, &command, done)
 }
 
 // TrySubmit applies a command, like Submit, if its reply may leave at once and leaves nothing to commit:
 // the command writes no record, and no change of its key waits for a commit. So it needs no room.
 // Otherwise TrySubmit changes nothing and reports false. Without a journal it applies every command.
 func (e *Engine) TrySubmit(command statestore.Command) (reply statestore.Reply, ok bool) {
-	system := e.systemTime()
-	e.mu.Lock()
+	now := e.lock()
 	defer e.unlock()
-	now := e.nowLocked(system)
 	if e.journal != nil {
 		ended := e.failure != nil || e.sealed
 		if ended || e.restsLocked(&command, reply) != nil || e.store.MayWrite(now, &command) {
 			return reply, false
 		}
 	}
-	reply, ok = e.applyLocked(now, &command, nil)
-	e.wakeExpiryLocked()
-	return reply, ok
+	return e.applyLocked(now, &command, nil)
 }
 
 // HasRoom reports whether Room returns at once, because not too much waits for a commit.
@@ -153,17 +147,20 @@ func (e *Engine) Waiting() int64 { return e.waiting.Load() }
 func (e *Engine) applyLocked(
 	now statestore.Instant, command *statestore.Command, done func(statestore.Reply),
 ) (statestore.Reply, bool) {
-	if e.journal == nil {
-		reply, effects := e.store.Apply(now, *command)
-		e.leaveNowLocked(reply, &effects, command.Arrived, done)
-		return reply, true
-	}
 	if e.failure != nil || e.sealed {
 		return statestore.Reply{}, false
 	}
-	e.store.SetFull(statestore.IsFull(e.journal))
+	if e.journal != nil {
+		e.store.SetFull(statestore.IsFull(e.journal))
+	}
 	reply, effects := e.store.Apply(now, *command)
 	failpoint.Hit(failpoint.AfterApply)
+	e.wakeExpiryLocked()
+	h := held{reply: reply, arrived: command.Arrived, notifications: effects.Notifications, done: done}
+	if e.journal == nil {
+		e.leaveLocked(nil, &h)
+		return reply, true
+	}
 	rests := e.restsLocked(command, reply)
 	if len(effects.Groups) > 0 {
 		e.addLocked(effects.Groups, effects.Keys)
@@ -174,7 +171,7 @@ func (e *Engine) applyLocked(
 		e.addGroupLocked(e.store.Reserve(now))
 	}
 	if rests != nil {
-		e.holdLocked(rests, held{reply: reply, arrived: command.Arrived, notifications: effects.Notifications, done: done})
+		e.holdLocked(rests, h)
 		return reply, false
 	}
 	// After the command was applied: if this process still has its standing now, no other one
@@ -182,7 +179,7 @@ func (e *Engine) applyLocked(
 	if !e.standsLocked() {
 		return statestore.Reply{}, false
 	}
-	e.leaveNowLocked(reply, &effects, command.Arrived, done)
+	e.leaveLocked(nil, &h)
 	return reply, true
 }
 
@@ -297,46 +294,48 @@ func (e *Engine) whyEnded() error {
 // fails, or the journal has lost its standing, it returns an error with the reason: nothing of
 // that batch or later was answered or notified, and nothing will be.
 func (e *Engine) Run(ctx context.Context) error {
-	if e.journal == nil {
-		e.runExpiry(ctx)
-		return nil
-	}
-	expiring, stop := context.WithCancel(ctx)
-	var tasks sync.WaitGroup
-	tasks.Go(func() { e.runExpiry(expiring) })
-	err := e.runCommits(ctx)
-	stop()
-	tasks.Wait()
-	if err != nil {
-		return fmt.Errorf("the journal failed, so the store has stopped; all that clients were told is kept: mend the cause and start again: %w", err)
-	}
-	return nil
-}
-
-func (e *Engine) runCommits(ctx context.Context) error {
 	commits, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	finished := make(chan struct{})
 	var tasks sync.WaitGroup
 	tasks.Go(func() { e.sealAndCancel(ctx, cancel, finished) })
 	defer tasks.Wait()
 	defer close(finished)
-	for stopping := false; ; {
+	if err := e.run(ctx, commits); err != nil {
+		return fmt.Errorf("the journal failed, so the store has stopped; all that clients were told is kept: mend the cause and start again: %w", err)
+	}
+	return nil
+}
+
+func (e *Engine) run(ctx, commits context.Context) error {
+	timer := time.NewTimer(1)
+	defer timer.Stop()
+	for stopping := false; !stopping; {
 		select {
+		case <-e.wake:
+		case <-timer.C:
 		case <-e.commit:
 		case <-ctx.Done():
-			stopping = true
+			if stopping = true; e.journal == nil {
+				return nil
+			}
 			e.seal()
 		case <-e.ended:
 			return e.whyEnded()
 		}
+		if wait, ok := e.expireSome(); ok {
+			timer.Reset(wait)
+		} else {
+			timer.Stop()
+		}
+		if e.journal == nil {
+			continue
+		}
 		if err := e.commitOpen(commits); err != nil {
 			return err
 		}
-		if stopping {
-			e.end(ErrStopped)
-			return nil
-		}
 	}
+	e.end(ErrStopped)
+	return nil
 }
 
 // sealAndCancel seals the store when ctx ends, also during a commit, and cancels the commits
@@ -363,7 +362,7 @@ func (e *Engine) sealAndCancel(ctx context.Context, cancel context.CancelCauseFu
 func (e *Engine) seal() {
 	e.mu.Lock()
 	defer e.unlock()
-	if e.failure == nil && !e.sealed {
+	if e.journal != nil && e.failure == nil && !e.sealed {
 		e.addGroupLocked(e.store.Seal())
 		e.sealed = true
 	}
@@ -474,6 +473,7 @@ func (e *Engine) leaveSome(b *batch) (burst, more bool, err error) {
 	return burst, true, nil
 }
 
+// leaveLocked lets what was held by a batch leave, or, without one, what was not held.
 func (e *Engine) leaveLocked(b *batch, h *held) {
 	if !h.expired {
 		e.countLocked(h.reply, h.arrived)
@@ -483,7 +483,7 @@ func (e *Engine) leaveLocked(b *batch, h *held) {
 		h.done(h.reply)
 	}
 	for _, notification := range h.notifications {
-		if h.order > b.notified[notification.Client] {
+		if b == nil || h.order > b.notified[notification.Client] {
 			failpoint.Hit(failpoint.BeforeNotification)
 			e.deliver(notification)
 		}
