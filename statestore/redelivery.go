@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/shown"
 )
 
 // DefaultDedupWindow is the default of Options.DedupWindow.
@@ -126,6 +127,7 @@ type session struct {
 	connection uint32 // how many connections of the session have ended
 	number     uint64 // above those of the client's earlier sessions
 	restored   bool   // from records
+	asked      string // the lease that the client has asked for last, and not got
 }
 
 // dedupEntry is a request and its reply, without Value.
@@ -252,6 +254,11 @@ func (s *sessions) remember(now Instant, command *Command, reply *Reply, journal
 		current = &session{number: s.sequence}
 		s.byClient[strings.Clone(command.Client)] = current
 	}
+	if command.isClaim() {
+		if current.asked = ""; reply.Outcome == ConditionFailed {
+			current.asked = shown.Cut(command.Key)
+		}
+	}
 	entry := dedupEntry{
 		fingerprint: command.fingerprint,
 		connection:  current.connection,
@@ -275,6 +282,12 @@ func (s *sessions) remember(now Instant, command *Command, reply *Reply, journal
 		Kind: KindReply, Client: command.Client, Sequence: s.sequence, Session: current.number, Verb: entry.verb,
 		Outcome: entry.outcome, Version: reply.Version, slot: kept.slot, request: entry.fingerprint,
 	}.Record()}
+}
+
+// hasAsked reports whether the client of a command has just asked for the lease and not got it.
+func (s *sessions) hasAsked(c *Command) bool {
+	session := s.byClient[c.Client]
+	return session != nil && session.asked == shown.Cut(c.Key)
 }
 
 // disconnect records the end of a connection of the client, see lookup.

@@ -304,7 +304,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 			reply.Outcome = OK
 		case !protocol.CanNotify(command.Client, command.Key):
 			reply.Err = protocol.KeyTooLong
-		case !s.watches.add(command.Client, command.Key, reply.Dialect, command.Waits || s.hasAsked(command), &s.options):
+		case !s.watches.add(command.Client, command.Key, reply.Dialect, command.Waits || s.sessions.hasAsked(command), &s.options):
 			reply.Err = protocol.QuotaExceeded
 		default:
 			reply.Outcome = OK
@@ -331,7 +331,6 @@ func (c *Command) renews(current *entry) bool {
 func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command, effects *Effects) (changed bool) {
 	if current != nil && command.fails(current) {
 		if current.lease != nil && command.isClaim() {
-			s.leases.ask(now, current.lease, command.Client)
 			s.watches.find(command.Client, command.Key).wait(true)
 		}
 		reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
