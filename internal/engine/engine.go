@@ -6,6 +6,7 @@
 package engine
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
@@ -35,12 +36,13 @@ type Engine struct {
 	pause   func() // may be nil
 	started time.Time
 	wake    chan struct{}
+	life    context.Context         // ends with the reason why nothing leaves any more
+	fail    context.CancelCauseFunc // is called with the lock
 	system  atomic.Pointer[func() time.Time]
 
 	// Of a store with a journal; nil or zero otherwise.
 	journal statestore.Journal
 	commit  chan struct{} // signals that open is not empty
-	ended   chan struct{} // closed with failure
 	waiting atomic.Int64  // how much waits for a commit, see maxWaiting
 
 	mu    sync.Mutex
@@ -56,7 +58,6 @@ type Engine struct {
 	order      uint64        // how much was held so far
 	freed      chan struct{} // closed, and replaced, when waiting falls below maxWaiting
 	sealed     bool          // no more commands are applied
-	failure    error         // why nothing leaves any more
 }
 
 // BetweenDeliveries makes Run call pause, without the lock, between the parts of what leaves after a
@@ -82,10 +83,7 @@ func (e *Engine) SetSystemClock(now func() time.Time) {
 // wakeExpiryLocked wakes runExpiry if a key expires before the time for which it waits.
 func (e *Engine) wakeExpiryLocked() {
 	if next, ok := e.store.NextExpiry(); ok && (!e.armed || next < e.next) {
-		select {
-		case e.wake <- struct{}{}:
-		default:
-		}
+		signal(e.wake)
 	}
 }
 
@@ -109,7 +107,7 @@ func (e *Engine) EndSession(client string) {
 	e.Disconnect(client)
 	e.do(func(statestore.Instant) {
 		e.store.EndSession(client)
-		e.removeObsoleteLocked()
+		signal(e.commit) // nil without a journal
 	})
 }
 
@@ -170,7 +168,7 @@ func (e *Engine) unlock() {
 	}
 	doubt := &InDoubt{Value: value, Stack: debug.Stack()}
 	if e.journal != nil {
-		e.failLocked(doubt) // what is half done must not be committed
+		e.fail(doubt) // what is half done must not be committed
 	}
 	e.mu.Unlock()
 	panic(doubt)
@@ -210,7 +208,7 @@ func (e *Engine) expireSome() (wait time.Duration, ok bool) {
 }
 
 func (e *Engine) expireLocked(now statestore.Instant) (more bool) {
-	if e.failure != nil || e.sealed {
+	if e.endsLocked() {
 		e.armed = false
 		return false
 	}

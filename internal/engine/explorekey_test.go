@@ -162,7 +162,7 @@ func (p *process) digest(to []byte) []byte {
 		return d.key
 	}
 	e := p.engine
-	d.add(e.store, e.next, e.armed, e.sealed, len(e.wake), len(e.commit), e.wall.time.UnixMilli(), p.at, p.durable-p.settled, p.sealed, p.ousted, e.failure != nil, p.last, ahead(p.need[0]), ahead(p.need[1]))
+	d.add(e.store, e.next, e.armed, e.sealed, len(e.wake), len(e.commit), e.wall.time.UnixMilli(), p.at, p.durable-p.settled, p.sealed, p.ousted, e.life.Err() != nil, p.last, ahead(p.need[0]), ahead(p.need[1]))
 	wait := func(x *waiting) {
 		if x != nil {
 			d.add(x.request, x.connection == p.connections[p.scope.menu[p.requests[x.request].wish].client], ahead(x.need), x.proven)

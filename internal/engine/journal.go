@@ -50,6 +50,7 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 		return nil, err
 	}
 	e := &Engine{deliver: deliver, started: time.Now(), wake: make(chan struct{}, 1), store: store}
+	e.life, e.fail = context.WithCancelCause(context.WithoutCancel(ctx))
 	e.SetSystemClock(now)
 	e.do(func(statestore.Instant) {}) // the time of day begins
 	if journal == nil {
@@ -75,10 +76,9 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 	store.Committed(store.Bound())
 	e.journal = journal
 	e.commit = make(chan struct{}, 1)
-	e.ended = make(chan struct{})
 	e.freed = make(chan struct{})
 	e.open = newBatch()
-	e.removeObsoleteLocked()
+	signal(e.commit) // to remove obsolete records, if there are any
 	return e, nil
 }
 
@@ -106,8 +106,7 @@ func (e *Engine) TrySubmit(command statestore.Command) (reply statestore.Reply, 
 	now := e.lock()
 	defer e.unlock()
 	if e.journal != nil {
-		ended := e.failure != nil || e.sealed
-		if ended || e.restsLocked(&command, reply) != nil || e.store.MayWrite(now, &command) {
+		if e.endsLocked() || e.restsLocked(&command, reply) != nil || e.store.MayWrite(now, &command) {
 			return reply, false
 		}
 	}
@@ -132,8 +131,8 @@ func (e *Engine) Room(ctx context.Context) error {
 		case <-freed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-e.ended:
-			return fmt.Errorf("engine: no room: %w", e.whyEnded())
+		case <-e.life.Done():
+			return fmt.Errorf("engine: no room: %w", context.Cause(e.life))
 		}
 	}
 	return nil
@@ -147,7 +146,7 @@ func (e *Engine) Waiting() int64 { return e.waiting.Load() }
 func (e *Engine) applyLocked(
 	now statestore.Instant, command *statestore.Command, done func(statestore.Reply),
 ) (statestore.Reply, bool) {
-	if e.failure != nil || e.sealed {
+	if e.endsLocked() {
 		return statestore.Reply{}, false
 	}
 	if e.journal != nil {
@@ -190,9 +189,9 @@ func (e *Engine) restsLocked(command *statestore.Command, reply statestore.Reply
 	all := command.Verb != statestore.VerbKeyNotify && errors.Is(reply.Err, protocol.QuotaExceeded)
 	switch {
 	case reply.Outcome == statestore.Expired: // shows nothing of the store
-	case e.open.changes(command.Key) || all && !e.open.isEmpty():
+	case e.open.keys[command.Key] || all && len(e.open.groups) > 0:
 		return e.open
-	case e.committing != nil && (e.committing.changes(command.Key) || all):
+	case e.committing != nil && (e.committing.keys[command.Key] || all):
 		return e.committing
 	}
 	return nil
@@ -202,7 +201,7 @@ func (e *Engine) restsLocked(command *statestore.Command, reply statestore.Reply
 // engine answers nothing any more: another process may.
 func (e *Engine) standsLocked() bool {
 	if err := e.journal.Standing(); err != nil {
-		e.failLocked(fmt.Errorf("this process may no longer answer: %w", err))
+		e.fail(fmt.Errorf("this process may no longer answer: %w", err))
 		return false
 	}
 	return true
@@ -211,7 +210,7 @@ func (e *Engine) standsLocked() bool {
 // addLocked adds groups that change keys to the open batch.
 func (e *Engine) addLocked(groups []statestore.Group, keys []string) {
 	for _, key := range keys {
-		e.open.keys[key] = struct{}{}
+		e.open.keys[key] = true
 	}
 	for _, group := range groups {
 		e.addGroupLocked(group)
@@ -227,21 +226,14 @@ func (e *Engine) addGroupLocked(group statestore.Group) {
 	size := sizeOf(group)
 	e.open.size += size
 	e.waiting.Add(size)
-	e.signalCommit()
+	signal(e.commit)
 }
 
-// signalCommit makes Run commit soon.
-func (e *Engine) signalCommit() {
+// signal makes Run see to what a channel is for.
+func signal(to chan struct{}) {
 	select {
-	case e.commit <- struct{}{}:
+	case to <- struct{}{}:
 	default:
-	}
-}
-
-// removeObsoleteLocked makes Run remove the records of sessions that have ended, if there are any.
-func (e *Engine) removeObsoleteLocked() {
-	if e.journal != nil && e.store.Usage().ObsoleteRecords > 0 {
-		e.signalCommit()
 	}
 }
 
@@ -271,19 +263,8 @@ func (e *Engine) forgetHeldLocked(client string) {
 	}
 }
 
-// failLocked makes the engine answer nothing from now on, and Run return err.
-func (e *Engine) failLocked(err error) {
-	if e.failure == nil {
-		e.failure = err
-		close(e.ended)
-	}
-}
-
-func (e *Engine) whyEnded() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.failure
-}
+// endsLocked reports whether the engine takes no more commands.
+func (e *Engine) endsLocked() bool { return e.sealed || e.life.Err() != nil }
 
 // Run removes keys as they expire, and commits what changed, until ctx ends. Without a journal
 // it returns nil then. Without Run expired keys do not exist for requests either, but their
@@ -319,8 +300,8 @@ func (e *Engine) run(ctx, commits context.Context) error {
 				return nil
 			}
 			e.seal()
-		case <-e.ended:
-			return e.whyEnded()
+		case <-e.life.Done():
+			return context.Cause(e.life)
 		}
 		if wait, ok := e.expireSome(); ok {
 			timer.Reset(wait)
@@ -334,7 +315,7 @@ func (e *Engine) run(ctx, commits context.Context) error {
 			return err
 		}
 	}
-	e.end(ErrStopped)
+	e.do(func(statestore.Instant) { e.fail(ErrStopped) })
 	return nil
 }
 
@@ -348,11 +329,9 @@ func (e *Engine) sealAndCancel(ctx context.Context, cancel context.CancelCauseFu
 	case <-ctx.Done():
 	}
 	e.seal()
-	timer := time.NewTimer(stopTimeout)
-	defer timer.Stop()
 	select {
 	case <-finished:
-	case <-timer.C:
+	case <-time.After(stopTimeout):
 		cancel(fmt.Errorf("the last commit took longer than %v", stopTimeout))
 	}
 }
@@ -360,31 +339,24 @@ func (e *Engine) sealAndCancel(ctx context.Context, cancel context.CancelCauseFu
 // seal makes the exact clock the bound of the versions, and refuses commands from now on:
 // their versions would be above it.
 func (e *Engine) seal() {
-	e.mu.Lock()
-	defer e.unlock()
-	if e.journal != nil && e.failure == nil && !e.sealed {
-		e.addGroupLocked(e.store.Seal())
-		e.sealed = true
-	}
-}
-
-// end makes the engine answer nothing from now on, and frees the callers of Room.
-func (e *Engine) end(why error) {
-	e.mu.Lock()
-	defer e.unlock()
-	e.failLocked(why)
+	e.do(func(statestore.Instant) {
+		if e.journal != nil && !e.endsLocked() {
+			e.addGroupLocked(e.store.Seal())
+			e.sealed = true
+		}
+	})
 }
 
 // commitOpen commits the open batch, if there is anything in it, and lets leave what rests on it.
 func (e *Engine) commitOpen(ctx context.Context) error {
 	b := e.takeOpen()
 	if b == nil {
-		return e.whyEnded()
+		return context.Cause(e.life)
 	}
 	failpoint.Hit(failpoint.BeforeCommit)
 	if err := e.journal.Commit(ctx, b.groups); err != nil {
-		e.end(fmt.Errorf("commit: %w", err))
-		return e.whyEnded()
+		e.do(func(statestore.Instant) { e.fail(fmt.Errorf("commit: %w", err)) })
+		return context.Cause(e.life)
 	}
 	failpoint.Hit(failpoint.AfterCommit)
 	e.committed(b)
@@ -407,7 +379,7 @@ func (e *Engine) commitOpen(ctx context.Context) error {
 func (e *Engine) takeOpen() *batch {
 	e.mu.Lock()
 	defer e.unlock()
-	if e.failure != nil {
+	if e.life.Err() != nil {
 		return nil
 	}
 	if !e.sealed { // the next store removes what is left
@@ -415,8 +387,8 @@ func (e *Engine) takeOpen() *batch {
 			e.addGroupLocked(group) // and so Run looks for more after this commit
 		}
 	}
-	if e.open.isEmpty() {
-		return nil
+	if len(e.open.groups) == 0 {
+		return nil // and nothing is held
 	}
 	e.committing, e.open = e.open, newBatch()
 	e.committing.bound = e.store.Bound()
@@ -443,8 +415,8 @@ func (e *Engine) committed(b *batch) {
 func (e *Engine) leaveSome(b *batch) (burst, more bool, err error) {
 	e.mu.Lock()
 	defer e.unlock()
-	if e.failure != nil {
-		return false, false, e.failure
+	if e.life.Err() != nil {
+		return false, false, context.Cause(e.life)
 	}
 	if len(b.held) == 0 {
 		e.committing = nil
@@ -457,7 +429,7 @@ func (e *Engine) leaveSome(b *batch) (burst, more bool, err error) {
 	if b.held[count-1].late && !e.standsLocked() {
 		count = slices.IndexFunc(b.held, func(h held) bool { return h.late }) // what the commit proved still leaves
 		if count == 0 {
-			return false, false, e.failure
+			return false, false, context.Cause(e.life)
 		}
 	}
 	leaving := b.held[:count:count]
