@@ -337,14 +337,6 @@ func (s *Store) restoreLease(item *Item, e *entry) {
 	s.leases.hold(e, s.leases.source(item.Client, item.User))
 }
 
-// restoreChange takes a change of an earlier store. It reports whether there was one with its slot.
-func (s *Store) restoreChange(item *Item) (twice bool) {
-	twice = slices.ContainsFunc(s.leases.history, func(c *change) bool { return c.slot == item.slot })
-	by := s.leases.source(item.Client, item.User)
-	s.leases.add(&change{HolderChange: item.Change, by: by, slot: item.slot, sequence: item.Sequence})
-	return twice
-}
-
 // restoredChanges puts the changes that were restored in their order.
 func (s *Store) restoredChanges() {
 	l := &s.leases

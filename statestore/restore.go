@@ -1,7 +1,6 @@
 package statestore
 
 import (
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -12,9 +11,7 @@ import (
 // restoring is what a store knows of the records of an earlier one.
 type restoring struct {
 	identity, bound bool // there was a record of that kind
-	data            bool // there was a record
 	used            bool // there was a record that a command caused
-	done            bool // Restored was called
 	replies         map[string][]restoredReply
 }
 
@@ -25,52 +22,34 @@ type restoring struct {
 // The error matches ErrDamaged or ErrNewerFormat, or says that the data needs Options.Strict.
 // The store must not be used after an error. Restore does not keep the bytes of the record.
 func (s *Store) Restore(record Record) error {
-	if s.restoring.done {
-		return errors.New("statestore: Restore after Restored")
-	}
 	item, err := record.Decode()
-	if err == nil {
-		err = s.restore(&item)
-		if err != nil {
-			err = fmt.Errorf("statestore: record %.64q: %w", record.ID, err)
-		}
+	if err != nil {
+		return err
 	}
-	return err
-}
-
-func (s *Store) restore(item *Item) error {
 	from := &s.restoring
-	from.data = true
 	from.used = from.used || item.Kind != KindIdentity && item.Kind != KindBound
-	twice := false
 	switch item.Kind {
-	case KindKey, KindFence:
-		_, fenced := s.fences[item.Key]
-		switch twice = fenced || s.entries[item.Key] != nil; {
-		case twice:
-		case item.Kind == KindKey:
-			s.restoreKey(item)
-		case !s.options.Strict:
-			return fmt.Errorf("it is the fence of the deleted key %.64q, which a strict store keeps and others would forget: "+
-				"start the store with Options.Strict (the flag --strict)", item.Key)
-		default:
-			s.keepFence(item.Key, item.Token)
+	case KindKey:
+		s.restoreKey(&item)
+	case KindFence:
+		if !s.options.Strict {
+			return fmt.Errorf("statestore: record %.64q: it is the fence of the deleted key %.64q, which a strict store keeps and others would forget: "+
+				"start the store with Options.Strict (the flag --strict)", record.ID, item.Key)
 		}
+		s.keepFence(item.Key, item.Token)
 	case KindReply:
 		from.replies[item.Client] = append(from.replies[item.Client], restoredReply{item.Sequence, item.Session, dedupEntry{
 			fingerprint: item.request, verb: item.Verb, outcome: item.Outcome, slot: item.slot, version: stampOf(item.Version),
 		}})
 	case KindChange:
-		twice = s.restoreChange(item)
+		by := s.leases.source(item.Client, item.User)
+		s.leases.add(&change{HolderChange: item.Change, by: by, slot: item.slot, sequence: item.Sequence})
 	case KindIdentity:
-		twice, from.identity = from.identity, true
+		from.identity = true
 		s.options.Identity, s.holding = item.Identity, item.HoldOff
 	case KindBound:
-		twice, from.bound = from.bound, true
+		from.bound = true
 		s.versions.clock = stampOf(item.Version)
-	}
-	if twice {
-		return damaged("it comes twice")
 	}
 	return nil
 }
@@ -98,10 +77,10 @@ func (s *Store) restoreKey(item *Item) {
 // The error matches ErrDamaged; the store must not be used then.
 func (s *Store) Restored(now Instant, former Former) (Group, error) {
 	from := s.restoring
-	s.restoring = restoring{done: true}
+	s.restoring = restoring{}
 	bound := s.versions.clock
 	switch {
-	case !from.data:
+	case !from.identity && !from.bound && !from.used:
 		s.holding = true
 	case !from.identity:
 		return nil, fmt.Errorf("statestore: %w", damaged("it has no identity"))
