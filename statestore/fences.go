@@ -17,11 +17,7 @@ func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 	if s.options.Strict && s.neverIssued(command.token) {
 		return protocol.FencingTokenNeverIssued
 	}
-	protection := s.fences[command.Key] // zero unless the store is strict
-	if current != nil {
-		protection = current.token()
-	}
-	switch {
+	switch protection := s.protection(current, command); {
 	case protection.IsZero():
 		return ""
 	case command.token.IsZero():
@@ -30,6 +26,14 @@ func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 		return protocol.FencingTokenLower
 	}
 	return ""
+}
+
+// protection returns the token that protects the key of a command; zero: it is not protected.
+func (s *Store) protection(current *entry, command *Command) hlc.Token {
+	if current != nil {
+		return current.token()
+	}
+	return s.fences[command.Key] // zero unless the store is strict
 }
 
 // neverIssued reports whether a token is above every version that this store has issued.
@@ -56,9 +60,9 @@ func tokenGrows(protection hlc.Token, command *Command) int64 {
 // fenceGrows returns by how much a DEL or a VDEL makes the store larger: in a strict store the fence stays, and
 // may get a longer token.
 func (s *Store) fenceGrows(current *entry, command *Command) int64 {
-	protection, freed := s.fences[command.Key], 0
+	protection, freed := s.protection(current, command), 0
 	if current != nil {
-		protection, freed = current.token(), len(current.value)
+		freed = len(current.value)
 	}
 	if !s.options.Strict || protection.IsZero() {
 		return 0
