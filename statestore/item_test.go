@@ -207,23 +207,6 @@ func TestDecodeRefusesWhatNoStoreWrites(t *testing.T) {
 	}
 }
 
-func TestEveryFlippedBitIsFound(t *testing.T) {
-	for _, golden := range goldenItems {
-		id, value := unhex(t, golden.id), unhex(t, golden.value)
-		for _, part := range [][]byte{id, value} {
-			for i := range part {
-				for bit := range 8 {
-					part[i] ^= 1 << bit
-					if _, err := (Record{ID: id, Value: value}).Decode(); !errors.Is(err, ErrDamaged) {
-						t.Errorf("%s: %x %x: %v", golden.name, id, value, err)
-					}
-					part[i] ^= 1 << bit
-				}
-			}
-		}
-	}
-}
-
 // Invariant 44 for records: any bytes are refused, or decode to an item whose record is the
 // same bytes; and nothing is allocated beyond a constant times their number.
 func FuzzDecodeRecord(f *testing.F) {

@@ -359,34 +359,6 @@ func TestALeaseIsDownThatWasNotReleased(t *testing.T) {
 	}
 }
 
-// What is logged of holders are their changes, each one once.
-func TestNewsAreTheChangesSinceTheCallBefore(t *testing.T) {
-	p := newPlant(t)
-	news := func(want ...string) {
-		t.Helper()
-		got := []string{}
-		for _, n := range p.store.News() {
-			got = append(got, fmt.Sprintf("%s %s->%s %s/%s %s", n.Cause, n.From, n.To, n.User, n.Client, n.Token))
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%q; want %q", got, want)
-		}
-	}
-	token := p.do("u/a", "SET k a:1 NX PX 5000").Version
-	news("acquired ->a u/a " + token.String())
-	p.do("u/a", "SET k a:1 NEX PX 5000")
-	news()
-	p.do("u/a", "VDEL k a:1")
-	news("released a-> u/a ")
-	token = p.do("v/b", "SET k b:1 NX PX 5000").Version
-	news("released a->b u/a " + token.String())
-	p.expire(6 * time.Second)
-	token = p.do("v/c", "SET k c:1 NX PX 5000").Version
-	news("expired b->c v/b " + token.String())
-	p.store = p.disk.world(t, Options{}).store
-	news()
-}
-
 // A lease without a holder is shown while a client waits for it, and otherwise for an hour.
 func TestALeaseWithoutAHolderIsShownForAnHour(t *testing.T) {
 	p := newPlant(t)
@@ -404,59 +376,6 @@ func TestALeaseWithoutAHolderIsShownForAnHour(t *testing.T) {
 	}
 	if l := p.lease("wanted"); l.Held || l.Holder != "a" || l.Client != "a" || l.NoHolderMillis != 2*(freeFor+time.Second).Milliseconds() || len(l.Waiting) != 1 {
 		t.Errorf("%+v", l)
-	}
-}
-
-// The history explains a restart and what came before.
-func TestTheHistorySurvivesARestart(t *testing.T) {
-	p := newPlant(t)
-	p.do("plant/a", "SET held a:1 NX PX 5000")
-	p.do("plant/a", "SET free a:1 NX PX 1000")
-	p.do("plant/a", "SET willed a:1 NX PX 5000", func(c *Command) { c.Willed = true })
-	p.do("plant/b", "DEL free")
-	before := p.history()
-	again := &plant{world: p.disk.worldAfter(t, Options{}, Former{Idle: 200 * time.Millisecond}), disk: p.disk}
-	again.check()
-	again.wantHistory(before...)
-	if l := again.lease("held"); !l.Held || l.Client != "a" || l.TTLMillis != 5000 || !l.Since.Equal(wallOf(noon)) || l.LastChange == nil {
-		t.Errorf("%+v", l)
-	}
-	if l := again.lease("free"); l.Held || l.Holder != "a" || l.Client != "" || l.LastChange.By != "b" || l.LastChange.ByUser != "plant" {
-		t.Errorf("%+v", l)
-	}
-	again.expire(time.Millisecond) // the connection of its holder ended with the process
-	again.do("plant/c", "SET free c:1 NX PX 5000")
-	again.wantHistory("held: acquired ->a", "free: acquired ->a", "willed: acquired ->a", "free: forced a->c by b", "willed: will a->")
-	status, _ := again.store.Status(again.now, 10)
-	if h := status.Changes[0]; h.Disconnected.IsZero() || h.Disconnected.After(wallOf(noon)) {
-		t.Errorf("the Will of its holder would have released it: %+v", h)
-	}
-}
-
-func TestAnExpirySaysWhenTheConnectionOfTheHolderEnded(t *testing.T) {
-	p := newPlant(t)
-	disconnected := func() time.Time {
-		status, _ := p.store.Status(p.now, 10)
-		return status.Changes[0].Disconnected
-	}
-	p.do("u/a", "SET k a:1 NX PX 5000")
-	p.store.Lost(p.now, "a", "another user")
-	p.expire(6 * time.Second)
-	if got := disconnected(); !got.IsZero() {
-		t.Errorf("the connection ended at %v", got)
-	}
-	p.do("u/a", "SET k a:1 NX PX 5000")
-	p.store.Lost(p.now, "a", "u")
-	p.pass(time.Second)
-	p.do("u/a", "SET k a:1 NEX PX 5000") // it is back
-	p.pass(time.Second)
-	p.store.Lost(p.now, "a", "u")
-	lost := p.now.wall()
-	p.pass(time.Second)
-	p.store.Lost(p.now, "a", "u") // the end of its session
-	p.expire(5 * time.Second)
-	if got := disconnected(); !got.Equal(lost) {
-		t.Errorf("the connection ended at %v; want %v", got, lost)
 	}
 }
 

@@ -3,53 +3,11 @@ package statestore
 import (
 	"fmt"
 	"math"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/protocol"
 )
-
-// A returned notification does not change while watchers come and go.
-func TestNotificationsDoNotChangeWithTheWatchers(t *testing.T) {
-	w := newWorld(t, Options{})
-	for _, client := range []string{"a", "b", "c"} {
-		w.want(ask("KEYNOTIFY k").as(client), "+OK\r\n")
-	}
-	ts := "1696374425000:0:n"
-	_, notified := w.store.Apply(w.now, Parse(Request{Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts}))
-	w.store.Disconnect(w.now, "a", math.MaxInt)
-	w.want(ask("KEYNOTIFY k").as("d"), "+OK\r\n")
-	const version = "1696374425000:1:StateStore"
-	w.wantLines("SET", w.lines(notified.Notifications), setLine("a", "k", "v", version), setLine("b", "k", "v", version), setLine("c", "k", "v", version))
-}
-
-// However many watches of a key end, the others are notified in the order of their registration.
-func TestTheOrderOfWatchersSurvivesThoseThatLeave(t *testing.T) {
-	w := newWorld(t, Options{})
-	var left []string
-	for i := range 100 {
-		client := strconv.Itoa(i)
-		w.want(ask("KEYNOTIFY k").as(client), "+OK\r\n")
-		left = append(left, client)
-	}
-	for step := 0; len(left) > 0; step++ {
-		at := step * 37 % len(left)
-		w.want(ask("KEYNOTIFY k STOP").as(left[at]), "+OK\r\n")
-		left = append(left[:at], left[at+1:]...)
-		w.checkWatches()
-		_, notified := w.send(ask("SET k v"))
-		var got []string
-		for _, line := range notified {
-			client, _, _ := strings.Cut(line, " ")
-			got = append(got, client)
-		}
-		if !slices.Equal(got, left) {
-			t.Fatalf("%q are notified; want %q", got, left)
-		}
-	}
-}
 
 func TestWatchesAreBoundedInBytes(t *testing.T) {
 	long := strings.Repeat("l", assuredWatchBytes) // more than the assured bytes

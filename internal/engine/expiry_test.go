@@ -35,22 +35,6 @@ func TestExpiryIsNotifiedAtItsInstant(t *testing.T) {
 	})
 }
 
-// Invariant 31, with a timer: a renewal just before the expiry moves it.
-func TestInvariant31RenewalMovesTheExpiry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := open(t, nil, statestore.Options{})
-		defer d.close()
-		for range 100 {
-			d.apply("c", "SET", "lock", "c", "NEX", "PX", "1000")
-			wait(time.Second - time.Nanosecond)
-		}
-		d.apply("w", "KEYNOTIFY", "lock")
-		d.want()
-		wait(time.Millisecond) // expiry runs on whole milliseconds
-		d.want("w hears lock deleted")
-	})
-}
-
 func TestRunReturnsOnCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, nil, statestore.Options{})
