@@ -153,9 +153,11 @@ func (d *decoder) end() {
 
 // lineEnd reads CR LF.
 func (d *decoder) lineEnd() {
-	if start := d.offset; d.next() != '\r' || d.next() != '\n' {
-		d.fail(start, "no CR LF")
+	if d.remaining() < 2 || d.payload[d.offset] != '\r' || d.payload[d.offset+1] != '\n' {
+		d.fail(d.offset, "no CR LF")
+		return
 	}
+	d.offset += 2
 }
 
 // take returns the next n bytes, which must exist. The capacity of the result is n, so that
