@@ -160,11 +160,9 @@ func (i *Item) fields(c *codec) {
 		number(c, &i.Session)
 		number(c, &i.Verb)
 		number(c, &i.Outcome)
-		number(c, &i.request.correlation.kind)
-		data := string(i.request.correlation.data[:])
-		c.text(&data)
-		copy(i.request.correlation.data[:], data)
-		number(c, &i.request.sum)
+		request := string(i.request[:])
+		c.text(&request)
+		copy(i.request[:], request)
 		c.version(&i.Version)
 		c.text(&i.Client)
 		c.check(i.isReply())
@@ -234,9 +232,11 @@ func (r Record) decode() (Item, error) {
 // isReply reports whether a store remembers such a reply: one to a request that changed
 // something.
 func (i *Item) isReply() bool {
-	return (correlation{}) != i.request.correlation && (i.Verb == VerbSet && i.Outcome == OK ||
+	return i.request != fingerprint{} && (i.Verb == VerbSet && i.Outcome == OK ||
 		(i.Verb == VerbDel || i.Verb == VerbVDel) && (i.Outcome == Deleted || i.Outcome == NothingThere))
 }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func damaged(cause string, args ...any) error {
 	return fmt.Errorf("%w: "+cause+"; check the data, or restore a backup", append([]any{ErrDamaged}, args...)...)

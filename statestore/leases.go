@@ -67,12 +67,6 @@ type change struct {
 	isNews   bool    // see Store.News
 }
 
-func newLeases() leases {
-	return leases{
-		sources: make(map[sourceID]*source), latest: make(map[string]*change), totals: Totals{EndsBy: make(map[Cause]uint64)},
-	}
-}
-
 // source returns a client of a user. What uses it counts in it, and calls drop in the end.
 func (l *leases) source(client, user string) *source {
 	id := sourceID{shown.Cut(client), shown.Cut(user)}
@@ -259,33 +253,24 @@ func (c *Command) deletes(l *lease) Cause {
 func (s *Store) note(by *source, noted HolderChange) *change {
 	h := &s.leases
 	h.sequence++
+	by.changes++ // before remove, which must not forget the client
+	c := &change{HolderChange: noted, by: by, slot: uint64(len(h.history)), sequence: h.sequence}
 	latest := h.latest[noted.Name]
-	var holders uint64
 	if latest != nil {
-		holders = latest.holders
+		c.holders = latest.holders
 	}
-	if latest != nil && latest.isRoutine() && noted.isRoutine() && latest.From == noted.From {
+	switch {
+	case latest != nil && latest.isRoutine() && noted.isRoutine() && latest.From == noted.From:
 		// The same client had it, released it, had it again and has released it again: a job that runs
 		// now and then must not push failovers out of the history.
-		noted.Repeated = latest.Repeated + 1
-		by.changes++ // remove must not forget the client
-		h.remove(latest)
-		by.changes--
-	} else {
-		latest = &change{slot: uint64(len(h.history))}
+		c.Repeated = latest.Repeated + 1
+		c.slot = h.remove(latest)
+	case len(h.history) == maxChanges:
+		c.slot = h.remove(h.surplus())
 	}
-	*latest = change{HolderChange: noted, by: by, holders: holders, slot: latest.slot, sequence: h.sequence}
-	h.add(latest)
-	if len(h.history) > maxChanges {
-		latest.slot = h.remove(h.surplus())
-	}
-	h.changed = append(h.changed, latest)
-	return latest
-}
-
-func (l *leases) add(c *change) {
-	c.by.changes++
-	l.history, l.latest[c.Name] = append(l.history, c), c
+	h.history, h.latest[c.Name] = append(h.history, c), c
+	h.changed = append(h.changed, c)
+	return c
 }
 
 // remove takes a change out of the history, and returns its slot.
@@ -310,7 +295,9 @@ func (s *Store) takeChanged() (records []Record) {
 	for _, c := range s.leases.changed {
 		c.isNews = true
 		if s.options.Journaled {
-			records = append(records, c.record())
+			records = append(records, Item{
+				Kind: KindChange, Change: c.HolderChange, Client: c.by.client, User: c.by.user, Sequence: c.sequence, slot: c.slot,
+			}.Record())
 		}
 	}
 	s.leases.changed = s.leases.changed[:0]
@@ -329,12 +316,6 @@ func (s *Store) Lost(now Instant, client, user string) {
 	if by := s.leases.sources[sourceID{shown.Cut(client), shown.Cut(user)}]; by != nil && by.lost == 0 {
 		by.lost = now.recorded()
 	}
-}
-
-// restoreLease makes a key that was restored a lease again.
-func (s *Store) restoreLease(item *Item, e *entry) {
-	e.lease = &lease{since: item.Since, ttl: item.Lifetime}
-	s.leases.hold(e, s.leases.source(item.Client, item.User))
 }
 
 // restoredChanges puts the changes that were restored in their order.

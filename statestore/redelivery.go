@@ -3,7 +3,7 @@ package statestore
 import (
 	"cmp"
 	"crypto/sha256"
-	"hash/crc32"
+	"encoding/binary"
 	"hash/maphash"
 	"slices"
 	"strings"
@@ -36,65 +36,28 @@ const (
 // take to connect again after a lost connection, and short for a client that means its second request.
 const RedeliveryWindow = 10 * time.Second
 
-// fingerprint distinguishes a redelivery from a new request. A redelivery is the same message
-// byte for byte. A different message with the same correlation data comes from a client that
+// fingerprint distinguishes a redelivery from a new request; zero: the request has no correlation data. A redelivery
+// is the same message byte for byte. A different message with the same correlation data comes from a client that
 // does not make its correlation data unique, and must not get the reply to the other request.
-type fingerprint struct {
-	correlation correlation
-	sum         uint32 // of the content
-}
-
-// correlation identifies the correlation data of a request in 17 bytes; the zero value means
-// none. Its size is fixed because correlation data may have 64 KiB: with a limit in bytes,
-// the store would have to drop requests that can still be delivered again, or refuse new
-// ones.
 //
-// Up to 16 bytes, which our clients send, are kept as they are. Longer data is replaced by
-// the first half of its SHA-256, without a secret key, so that replicas agree. A client needs
-// about 2^64 attempts to make two requests of the same hash and checksum, and harms only
-// itself.
-type correlation struct {
-	kind uint8 // 0: none; 1 to 16: the length of data; hashed
-	data [16]byte
-}
-
-const hashed = 255
-
-func correlate(data []byte) (c correlation) {
-	if len(data) <= len(c.data) {
-		c.kind = uint8(copy(c.data[:], data))
-		return c
-	}
-	sum := sha256.Sum256(data)
-	c.kind = hashed
-	copy(c.data[:], sum[:])
-	return c
-}
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// It is the first half of a SHA-256, without a secret key, so that replicas agree. A client needs
+// about 2^64 attempts to make two requests with the same one, and harms only itself.
+type fingerprint [16]byte
 
 func fingerprintOf(request Request) fingerprint {
 	if len(request.Correlation) == 0 {
 		return fingerprint{}
 	}
-	sum := crc32.Update(0, castagnoli, request.Payload)
+	var room [512]byte
+	text := append(binary.AppendUvarint(room[:0], uint64(len(request.Correlation))), request.Correlation...)
 	for _, property := range []*string{request.Timestamp, request.FencingToken} {
-		// A separator, which no timestamp contains.
-		sum = updateSum(sum, "\x00")
 		if property != nil {
-			sum = updateSum(sum, *property)
+			text = append(binary.AppendUvarint(text, uint64(len(*property))), *property...)
 		}
+		text = append(text, 0)
 	}
-	return fingerprint{correlation: correlate(request.Correlation), sum: sum}
-}
-
-// updateSum is crc32.Update for a string, without converting it to a slice.
-func updateSum(sum uint32, text string) uint32 {
-	sum = ^sum
-	for i := range len(text) {
-		sum = castagnoli[byte(sum)^text[i]] ^ sum>>8
-	}
-	return ^sum
+	sum := sha256.Sum256(append(text, request.Payload...))
+	return fingerprint(sum[:len(fingerprint{})])
 }
 
 // sessions keeps the last requests of each client with their replies, so that a redelivery
@@ -147,18 +110,18 @@ type dedupEntry struct {
 // link is the position of an entry in its ring, plus one; 0: there is none.
 type link uint32
 
-// home returns the chain of some correlation data.
-func (s *session) home(seed maphash.Seed, c *correlation) *link {
-	return &s.chains[maphash.Bytes(seed, c.data[:])%uint64(len(s.chains))]
+// home returns the chain of a request.
+func (s *session) home(seed maphash.Seed, request *fingerprint) *link {
+	return &s.chains[maphash.Bytes(seed, request[:])%uint64(len(s.chains))]
 }
 
-// find returns the latest request with some correlation data; nil: there is none.
-func (s *session) find(seed maphash.Seed, c *correlation) *dedupEntry {
+// find returns the latest delivery of a request; nil: there is none.
+func (s *session) find(seed maphash.Seed, request *fingerprint) *dedupEntry {
 	if len(s.ring) == 0 {
 		return nil
 	}
-	for at := *s.home(seed, c); at != 0; at = s.ring[at-1].chain {
-		if s.ring[at-1].correlation == *c {
+	for at := *s.home(seed, request); at != 0; at = s.ring[at-1].chain {
+		if s.ring[at-1].fingerprint == *request {
 			return &s.ring[at-1]
 		}
 	}
@@ -167,12 +130,12 @@ func (s *session) find(seed maphash.Seed, c *correlation) *dedupEntry {
 
 // link makes an entry of the ring the first of its chain.
 func (s *session) link(seed maphash.Seed, position int) {
-	home := s.home(seed, &s.ring[position].correlation)
+	home := s.home(seed, &s.ring[position].fingerprint)
 	s.ring[position].chain, *home = *home, link(position)+1
 }
 
 func (s *session) unlink(seed maphash.Seed, position int) {
-	at := s.home(seed, &s.ring[position].correlation)
+	at := s.home(seed, &s.ring[position].fingerprint)
 	for *at != link(position)+1 {
 		at = &s.ring[*at-1].chain
 	}
@@ -206,7 +169,7 @@ func (s *session) add(seed maphash.Seed, window int, entry dedupEntry) *dedupEnt
 // needsDedup reports whether a redelivery of a command must not be applied again. A GET may
 // be: it changes nothing, and its reply has a value that would need much memory.
 func needsDedup(command *Command) bool {
-	return command.fingerprint.correlation != correlation{} && command.Verb != VerbGet
+	return command.fingerprint != fingerprint{} && command.Verb != VerbGet
 }
 
 // lookup returns the reply to the first delivery of a command that may be a redelivery. It finds no
@@ -217,12 +180,12 @@ func (s *Store) lookup(now Instant, command *Command) (Reply, bool) {
 	if session == nil {
 		return Reply{}, false
 	}
-	first := session.find(s.sessions.seed, &command.fingerprint.correlation)
+	first := session.find(s.sessions.seed, &command.fingerprint)
 	if first == nil {
 		return Reply{}, false
 	}
 	earlier := first.connection != session.connection
-	if first.sum != command.fingerprint.sum || first.verb == VerbKeyNotify && earlier {
+	if first.verb == VerbKeyNotify && earlier {
 		return Reply{}, false
 	}
 	switch {

@@ -3,7 +3,6 @@ package statestore
 import (
 	"crypto/sha256"
 	"fmt"
-	"hash/crc32"
 	"math"
 	"slices"
 	"strconv"
@@ -12,16 +11,6 @@ import (
 	"time"
 	"unsafe"
 )
-
-func TestTheChecksumOfAStringEqualsTheChecksumOfItsBytes(t *testing.T) {
-	for _, text := range []string{"", "\x00", "1696374425000:0:CLIENT", "\xff\x00 any bytes"} {
-		for _, sum := range []uint32{0, 1, 1<<32 - 1} {
-			if got, want := updateSum(sum, text), crc32.Update(sum, castagnoli, []byte(text)); got != want {
-				t.Errorf("updateSum(%#x, %q) = %#x; want %#x", sum, text, got, want)
-			}
-		}
-	}
-}
 
 // A renewal copies the key, by which it is looked up.
 func TestARenewalAllocatesLittle(t *testing.T) {

@@ -43,7 +43,8 @@ func (s *Store) Restore(record Record) error {
 		}})
 	case KindChange:
 		by := s.leases.source(item.Client, item.User)
-		s.leases.add(&change{HolderChange: item.Change, by: by, slot: item.slot, sequence: item.Sequence})
+		by.changes++
+		s.leases.history = append(s.leases.history, &change{HolderChange: item.Change, by: by, slot: item.slot, sequence: item.Sequence})
 	case KindIdentity:
 		from.identity = true
 		s.options.Identity, s.holding = item.Identity, item.HoldOff
@@ -60,7 +61,8 @@ func (s *Store) restoreKey(item *Item) {
 	s.entries[e.key] = e
 	s.bytes += e.size()
 	if item.Since != 0 {
-		s.restoreLease(item, e)
+		e.lease = &lease{since: item.Since, ttl: item.Lifetime}
+		s.leases.hold(e, s.leases.source(item.Client, item.User))
 	}
 }
 
@@ -173,28 +175,18 @@ func (s *Store) identityRecord() Record {
 // keyRecord returns what a journal must have about a key: its value, its fence if the store
 // keeps one, or that it is gone.
 func (s *Store) keyRecord(key string) Record {
-	if e := s.entries[key]; e != nil {
-		return e.record()
-	}
+	e := s.entries[key]
 	if fence, fenced := s.fences[key]; fenced {
 		return Item{Kind: KindFence, Key: key, Token: fence}.Record()
 	}
-	return Item{Kind: KindKey, Key: key}.gone()
-}
-
-func (e *entry) record() Record {
+	if e == nil {
+		return Item{Kind: KindKey, Key: key}.gone()
+	}
 	item := Item{
-		Kind: KindKey, Key: e.key, Value: e.value, Version: e.version.timestamp(), Token: e.token(),
-		Lifetime: e.lifetime, Willed: e.willed,
+		Kind: KindKey, Key: key, Value: e.value, Version: e.version.timestamp(), Token: e.token(), Lifetime: e.lifetime, Willed: e.willed,
 	}
 	if l := e.lease; l != nil {
 		item.Client, item.User, item.Since = l.holder.client, l.holder.user, l.since
 	}
 	return item.Record()
-}
-
-func (c *change) record() Record {
-	return Item{
-		Kind: KindChange, Change: c.HolderChange, Client: c.by.client, User: c.by.user, Sequence: c.sequence, slot: c.slot,
-	}.Record()
 }

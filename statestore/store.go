@@ -159,7 +159,7 @@ func New(options Options) (*Store, error) {
 		watches:   watches{byKey: make(map[string]*watched), byClient: make(map[string]*watcher)},
 		sessions:  sessions{window: options.DedupWindow, seed: maphash.MakeSeed(), byClient: make(map[string]*session)},
 		fences:    make(map[string]hlc.Token),
-		leases:    newLeases(),
+		leases:    leases{sources: make(map[sourceID]*source), latest: make(map[string]*change), totals: Totals{EndsBy: make(map[Cause]uint64)}},
 		restoring: restoring{replies: make(map[string][]restoredReply)},
 	}, nil
 }
