@@ -15,18 +15,10 @@ import (
 
 // What was sent before comes with DUP and its packet identifier, what was not comes without.
 func TestWhatIsNotAcknowledgedComesAgainInItsOrder(t *testing.T) {
-	for name, leave := range map[string]func(*testsupport.RawClient, func() *testsupport.RawClient) *testsupport.RawClient{
-		"after a lost connection": func(c *testsupport.RawClient, join func() *testsupport.RawClient) *testsupport.RawClient {
-			_ = c.Conn.Close()
-			return join()
-		},
-		"after a DISCONNECT": func(c *testsupport.RawClient, join func() *testsupport.RawClient) *testsupport.RawClient {
-			c.Disconnect()
-			return join()
-		},
-		"after a take-over": func(_ *testsupport.RawClient, join func() *testsupport.RawClient) *testsupport.RawClient {
-			return join()
-		},
+	for name, leave := range map[string]func(*testsupport.RawClient){
+		"after a lost connection": func(c *testsupport.RawClient) { _ = c.Conn.Close() },
+		"after a DISCONNECT":      (*testsupport.RawClient).Disconnect,
+		"after a take-over":       func(*testsupport.RawClient) {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, s := testsupport.StartServer(t, server.Options{})
@@ -40,8 +32,8 @@ func TestWhatIsNotAcknowledgedComesAgainInItsOrder(t *testing.T) {
 			}
 			c.Ack(first[1])
 			first = append(first, c.Next()) // the server has read the PUBACK
-			c = leave(c, func() *testsupport.RawClient { return login.Connect(t, address) })
-			if !c.Present {
+			leave(c)
+			if c = login.Connect(t, address); !c.Present {
 				t.Error("the session is not present")
 			}
 			for _, want := range slices.Delete(first, 1, 2) {
@@ -154,40 +146,6 @@ func TestAPublisherLearnsThatNoClientSubscribes(t *testing.T) {
 		old.Send(rawmqtt.Message{Topic: "t", QoS: 1, ID: 7})
 		if got := old.Read(); string(got) != "\x40\x02\x00\x07" {
 			t.Errorf("before MQTT 5, PUBACK %x", got)
-		}
-	}
-}
-
-func TestAReplyHasTheSubscriptionIdentifiersOfItsClient(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)
-	c.Filter(1, 7, "clients/p/response")
-	c.Filter(1, 300, "clients/p/#")
-	c.Write(testsupport.PacketOf(t, c.Request("GET", "k")))
-	reply := c.Next()
-	slices.Sort(reply.Identifiers)
-	if reply.Topic != "clients/p/response" || !slices.Equal(reply.Identifiers, []int{7, 300}) || reply.Payload != "$-1\r\n" {
-		t.Errorf("%+v", reply)
-	}
-	if ack := c.Read(); ack[0] != 0x40 {
-		t.Errorf("%x", ack)
-	}
-}
-
-func TestAClientOfMQTT311PublishesToOthersOfBothVersions(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	publisher := testsupport.ConnectPacket{ID: "publisher", Old: true}.Connect(t, address)
-	for _, c := range []*testsupport.RawClient{testsupport.ConnectPacket{ID: "five"}.Connect(t, address), testsupport.ConnectPacket{ID: "three", Old: true}.Connect(t, address)} {
-		c.Subscribe("t/" + c.ID)
-		publisher.Send(rawmqtt.Message{Topic: "t/" + c.ID, Payload: []byte("QoS 0")})
-		publisher.Send(rawmqtt.Message{Topic: "t/" + c.ID, QoS: 1, ID: 3, Payload: []byte("QoS 1")})
-		if got := publisher.Read(); string(got) != "\x40\x02\x00\x03" {
-			t.Errorf("PUBACK %x", got)
-		}
-		for qos, got := range c.MustReceive("QoS 0", "QoS 1") {
-			if int(got.QoS) != qos || got.Properties != "" {
-				t.Errorf("%+v", got)
-			}
 		}
 	}
 }

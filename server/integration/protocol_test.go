@@ -117,61 +117,6 @@ func TestARequestThatNamesTheStoresTopicsForItsReplyEndsTheConnection(t *testing
 	}
 }
 
-func TestTheStoresTopicsAreItsOwn(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	p, spy := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "spy", nil)
-	for _, topic := range []string{
-		testsupport.InvokeTopic,
-		testsupport.ReservedPrefix + "/70/command/notify/+", testsupport.ReservedPrefix + "/p/command/notify", testsupport.ReservedPrefix + "/#",
-	} {
-		if code, err := spy.TrySubscribe(topic); err == nil || code != packets.SubackNotauthorized {
-			t.Errorf("subscribe to %q: code %#x, %v; want %#x", topic, code, err, packets.SubackNotauthorized)
-		}
-	}
-	spy.Subscribe(testsupport.ReservedPrefix + "/737079/command/notify/+") // its own: "spy"
-	spy.Subscribe("#")                                                     // granted, but without the store's topics
-	if got := p.Do("KEYNOTIFY", "k"); got != "+OK\r\n" {
-		t.Fatal(got)
-	}
-	p.Do("SET", "k", "v")
-	p.NextNotification()
-	forged := &paho.Publish{QoS: 1, Topic: testsupport.ReservedPrefix + "/70/command/notify/6B", Payload: []byte("x")}
-	if ack, err := spy.Publish(forged); err == nil || ack.ReasonCode != packets.PubackNotAuthorized {
-		t.Errorf("a forged notification: %+v, %v", ack, err)
-	}
-	p.MustBeSilent()
-	// A message that arrives at the spy after its own message was sent after the others.
-	if _, err := spy.Publish(&paho.Publish{QoS: 1, Topic: "last", Payload: []byte("x")}); err != nil {
-		t.Fatal(err)
-	}
-	for message := spy.Next(); message.Topic != "last"; message = spy.Next() {
-		if strings.HasPrefix(message.Topic, "statestore/") {
-			t.Errorf("the spy received a request: %v", message)
-		}
-	}
-	if len(spy.Notified) > 0 {
-		t.Errorf("the spy received a notification of another: %v", await.Receive(spy.Notified))
-	}
-}
-
-func TestAWillOnTheStoresTopicsIsRefusedAtConnect(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	service := strings.TrimSuffix(testsupport.InvokeTopic, "/command/invoke")
-	for _, topic := range []string{service, service + "/command", testsupport.InvokeTopic + "/x", testsupport.ReservedPrefix + "/70/command/notify/6B"} {
-		p, err := testsupport.TryConnect(t, address, "p", func(c *paho.Connect) {
-			c.WillMessage = &paho.WillMessage{Topic: topic, Payload: testsupport.Command("DEL", "k"), QoS: 1}
-		})
-		if err == nil || p.Connack == nil || p.Connack.ReasonCode != packets.ConnackNotAuthorized {
-			t.Errorf("a Will on %q: %+v, %v", topic, p.Connack, err)
-		} else if !strings.Contains(p.Connack.Properties.ReasonString, "belongs to the state store") {
-			t.Errorf("reason %q", p.Connack.Properties.ReasonString)
-		}
-	}
-	testsupport.Connect(t, address, "p", func(c *paho.Connect) {
-		c.WillMessage = &paho.WillMessage{Topic: "clients/p/gone", Payload: []byte("gone"), QoS: 1}
-	})
-}
-
 func TestConnackSaysWhatTheServerWants(t *testing.T) {
 	p := testsupport.Connect(t, testsupport.Start(t, server.Options{MaxPacketSize: 4096}), "p", func(c *paho.Connect) { c.KeepAlive = 0 })
 	if got := p.Connack.Properties.MaximumPacketSize; got == nil || *got != 4096 {
@@ -182,27 +127,5 @@ func TestConnackSaysWhatTheServerWants(t *testing.T) {
 	}
 	if got := p.Connack.Properties.MaximumQoS; got == nil || *got != 1 {
 		t.Errorf("maximum QoS %v, want 1", got)
-	}
-}
-
-// Subscription Identifiers count towards the Maximum Packet Size of a client [MQTT-3.1.2-24].
-func TestAReplyWithSubscriptionIdentifiersIsNotLargerThanItsClientTakes(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	size := func(maximum int) int {
-		properties := rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(uint32(maximum))
-		c := testsupport.ConnectPacket{ID: "p", Properties: properties}.Connect(t, address)
-		c.Filter(0, 1<<28-1, c.ReplyTo)
-		c.Write(testsupport.PacketOf(t, c.Request("GET", "k")))
-		for size := 0; ; {
-			packet := c.Read()
-			if packet[0]>>4 == packets.PUBACK {
-				return size
-			}
-			size = len(packet)
-		}
-	}
-	whole := size(1 << 20)
-	if got := size(whole - 1); whole == 0 || got >= whole {
-		t.Errorf("a reply of %d bytes, and of %d to a client that takes less", whole, got)
 	}
 }

@@ -27,23 +27,17 @@ func unfinished(old bool) []byte {
 func TestUnfinishedPacketsKeepNoOtherUserFromSending(t *testing.T) {
 	const room = 1 << 20
 	value := strings.Repeat("v", 100_000)
-	for _, test := range []struct {
-		name, attacker, other string
-		old                   bool
-	}{
-		{"MQTT 5", "mallory", "alice", false},
-		{"MQTT 3.1.1", "mallory", "alice", true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
+	for name, old := range map[string]bool{"MQTT 5": false, "MQTT 3.1.1": true} {
+		t.Run(name, func(t *testing.T) {
 			address, s := testsupport.StartServer(t, server.Options{
 				Authenticator: testsupport.Rules{},
 				Limits:        server.Limits{AllArrivingBytes: room},
 			})
 			leave := func(n int) {
-				c := testsupport.ConnectPacket{ID: "m" + strconv.Itoa(n), User: test.attacker, Old: test.old}.Connect(t, address)
-				c.Write(unfinished(test.old))
+				c := testsupport.ConnectPacket{ID: "m" + strconv.Itoa(n), User: "mallory", Old: old}.Connect(t, address)
+				c.Write(unfinished(old))
 			}
-			other := testsupport.ConnectPacket{ID: "other", User: test.other}.Connect(t, address)
+			other := testsupport.ConnectPacket{ID: "other", User: "alice"}.Connect(t, address)
 			other.Subscribe(other.ReplyTo)
 			for n := range 12 {
 				leave(n)
