@@ -62,8 +62,8 @@ func (s *Store) NextExpiry() (time.Duration, bool) {
 	return saturatingAdd(s.expiries[0].filed, time.Millisecond-1).Truncate(time.Millisecond), true
 }
 
-// expiries is a heap of the keys that expire, by entry.filed. Most leases are renewed many times before they expire. So a
-// key with a later deadline keeps its place until the time of that comes.
+// expiries is a heap of the keys that expire, by entry.filed. Most leases are renewed many times before they expire.
+// So a key with a later deadline keeps its place until the time of that comes.
 type expiries []*entry
 
 func (x *expiries) schedule(e *entry, deadline time.Duration) {

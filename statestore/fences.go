@@ -38,7 +38,8 @@ func (s *Store) protection(current *entry, command *Command) hlc.Token {
 
 // neverIssued reports whether a token is above every version that this store has issued.
 func (s *Store) neverIssued(token hlc.Token) bool {
-	return hlc.Timestamp(token).Compare(hlc.Timestamp{Wall: s.versions.clock.wall, Counter: s.versions.clock.counter, Node: storeNode}) > 0
+	clock := s.versions.clock
+	return token.Compare(hlc.Token{Wall: clock.wall, Counter: clock.counter, Node: storeNode}) > 0
 }
 
 // tokenSize is what a token counts towards Options.MaxBytes.

@@ -170,7 +170,9 @@ func (i *Item) fields(c *codec) {
 		h := &i.Change
 		c.slot(&i.slot)
 		number(c, &i.Sequence)
-		for _, text := range []*string{&h.Name, (*string)(&h.Cause), &h.From, &h.To, &h.By, &h.ByUser, &h.Forced, &i.Client, &i.User} {
+		for _, text := range []*string{
+			&h.Name, (*string)(&h.Cause), &h.From, &h.To, &h.By, &h.ByUser, &h.Forced, &i.Client, &i.User,
+		} {
 			c.text(text)
 		}
 		for _, moment := range []*time.Time{&h.Ended, &h.Began, &h.Disconnected} {

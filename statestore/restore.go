@@ -42,9 +42,10 @@ func (s *Store) Restore(record Record) error {
 			fingerprint: item.request, verb: item.Verb, outcome: item.Outcome, slot: item.slot, version: stampOf(item.Version),
 		}})
 	case KindChange:
-		by := s.leases.source(item.Client, item.User)
-		by.changes++
-		s.leases.history = append(s.leases.history, &change{HolderChange: item.Change, by: by, slot: item.slot, sequence: item.Sequence})
+		c := &change{HolderChange: item.Change, slot: item.slot, sequence: item.Sequence}
+		c.by = s.leases.source(item.Client, item.User)
+		c.by.changes++
+		s.leases.history = append(s.leases.history, c)
 	case KindIdentity:
 		from.identity = true
 		s.options.Identity, s.holding = item.Identity, item.HoldOff
@@ -56,7 +57,8 @@ func (s *Store) Restore(record Record) error {
 }
 
 func (s *Store) restoreKey(item *Item) {
-	e := &entry{key: item.Key, value: item.Value, willed: item.Willed, version: stampOf(item.Version), lifetime: item.Lifetime}
+	e := &entry{key: item.Key, value: item.Value, version: stampOf(item.Version), willed: item.Willed}
+	e.lifetime = item.Lifetime
 	e.setToken(item.Token)
 	s.entries[e.key] = e
 	s.bytes += e.size()
@@ -183,7 +185,8 @@ func (s *Store) keyRecord(key string) Record {
 		return Item{Kind: KindKey, Key: key}.gone()
 	}
 	item := Item{
-		Kind: KindKey, Key: key, Value: e.value, Version: e.version.timestamp(), Token: e.token(), Lifetime: e.lifetime, Willed: e.willed,
+		Kind: KindKey, Key: key, Value: e.value, Version: e.version.timestamp(), Token: e.token(),
+		Lifetime: e.lifetime, Willed: e.willed,
 	}
 	if l := e.lease; l != nil {
 		item.Client, item.User, item.Since = l.holder.client, l.holder.user, l.since

@@ -194,7 +194,9 @@ func (s *Store) Status(now Instant, limit int) (Status, []string) {
 			status.Totals.Free++
 		}
 	}
-	names := shown.InTurn(len(l.ordered), func(i int) shown.Queue[string] { return l.ordered[i].names(free[l.ordered[i]]) })
+	names := shown.InTurn(len(l.ordered), func(i int) shown.Queue[string] {
+		return l.ordered[i].names(free[l.ordered[i]])
+	})
 	return status, names.Take(limit)
 }
 
@@ -281,8 +283,11 @@ func (s *Store) showWaiting(now Instant, name string, row *Lease) {
 		return
 	}
 	row.WaitingHidden = of.waiting
-	x := of.ring.next
-	for searched := 0; x != &of.ring && searched < searchedWatches && len(row.Waiting) < shownWaiters; searched, x = searched+1, x.next {
+	x := &of.ring
+	for range searchedWatches {
+		if x = x.next; x == &of.ring || len(row.Waiting) == shownWaiters {
+			break
+		}
 		if !x.waits {
 			continue
 		}

@@ -154,12 +154,14 @@ func New(options Options) (*Store, error) {
 		return nil, errors.New("statestore: an empty prefix in Options.LockPrefixes makes every key a lock")
 	}
 	return &Store{
-		options:   options,
-		entries:   make(map[string]*entry),
-		watches:   watches{byKey: make(map[string]*watched), byClient: make(map[string]*watcher)},
-		sessions:  sessions{window: options.DedupWindow, seed: maphash.MakeSeed(), byClient: make(map[string]*session)},
-		fences:    make(map[string]hlc.Token),
-		leases:    leases{sources: make(map[sourceID]*source), latest: make(map[string]*change), totals: Totals{EndsBy: make(map[Cause]uint64)}},
+		options:  options,
+		entries:  make(map[string]*entry),
+		watches:  watches{byKey: make(map[string]*watched), byClient: make(map[string]*watcher)},
+		sessions: sessions{window: options.DedupWindow, seed: maphash.MakeSeed(), byClient: make(map[string]*session)},
+		fences:   make(map[string]hlc.Token),
+		leases: leases{
+			sources: make(map[sourceID]*source), latest: make(map[string]*change), totals: Totals{EndsBy: make(map[Cause]uint64)},
+		},
 		restoring: restoring{replies: make(map[string][]restoredReply)},
 	}, nil
 }
@@ -295,6 +297,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 		}
 	case VerbKeyNotify:
 		watch := s.watches.find(command.Client, command.Key)
+		waits := command.Waits || s.sessions.hasAsked(command)
 		switch {
 		case command.Stop && watch == nil:
 			reply.Outcome = NothingThere
@@ -304,7 +307,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 			reply.Outcome = OK
 		case !protocol.CanNotify(command.Client, command.Key):
 			reply.Err = protocol.KeyTooLong
-		case !s.watches.add(command.Client, command.Key, reply.Dialect, command.Waits || s.sessions.hasAsked(command), &s.options):
+		case !s.watches.add(command.Client, command.Key, reply.Dialect, waits, &s.options):
 			reply.Err = protocol.QuotaExceeded
 		default:
 			reply.Outcome = OK

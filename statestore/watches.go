@@ -169,7 +169,8 @@ func (w *watches) notify(effects *Effects, change Change) {
 	*shared = change
 	for x := of.ring.next; x != &of.ring; x = x.next {
 		if !x.watcher.gone {
-			effects.Notifications = append(effects.Notifications, Notification{Client: x.watcher.client, Dialect: x.dialect, Change: shared})
+			to := Notification{Client: x.watcher.client, Dialect: x.dialect, Change: shared}
+			effects.Notifications = append(effects.Notifications, to)
 		}
 	}
 }

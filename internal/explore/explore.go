@@ -164,8 +164,8 @@ func (m Model[S]) Walk(ctx context.Context, limits Limits) (Result, error) {
 	return result, nil
 }
 
-// step carries out all moves of the states of a level, the first of which has an index. It returns the states that are new, or broke a property, in
-// an order that does not depend on the workers.
+// step carries out all moves of the states of a level, the first of which has an index. It returns the states that are
+// new, or broke a property, in an order that does not depend on the workers.
 func (m Model[S]) step(ctx context.Context, visited *seen, level []found[S], index int) (next []found[S], moves int) {
 	const portion = 64
 	var taken atomic.Int64
