@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -37,7 +38,7 @@ type serveFlags struct {
 
 // serveCommand returns the command serve, with replication unless that is nil.
 func serveCommand(replication Replication) *cobra.Command {
-	s := serveFlags{store: storeFlags{replication: replication}}
+	s := serveFlags{store: storeFlags{replication: replication, folder: serveFolder}}
 	serve := &cobra.Command{
 		Use:   "serve",
 		Short: "Run an MQTT broker with a state store inside, until interrupted",
@@ -50,7 +51,7 @@ authentication (--auth or --client-ca), or --insecure. SIGHUP reads the files ag
 		Args: Arguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.store.run(cmd, "serve", s.prepare) },
 	}
-	s.store.register(serve, "as --max-memory allows, or no limit", serveFolder)
+	s.store.register(serve, "as --max-memory allows, or no limit")
 	s.register(serve.Flags())
 	if replication != nil {
 		serve.Flags().StringVar(&s.advertise, "advertise", "",
@@ -70,17 +71,8 @@ func (s *serveFlags) register(flags *pflag.FlagSet) {
 	settings.Bytes(flags, &s.MaxMemory, "max-memory", "how much memory the server should use at most, like 512MiB; "+
 		"limits that are not given are derived from it; 0 means no limit")
 	number := func(at *int, name, usage string) { flags.IntVar(at, name, 0, usage) }
-	bytes := func(at *int64, name, usage, otherwise string) {
-		settings.Bytes(flags, at, name, usage+"; 0 means "+otherwise+", or less as --max-memory allows")
-	}
-	l := &s.Limits
 	number(&s.MaxClients, "max-clients", "clients connected or with a session; 0 means 10000, or as --max-memory allows")
-	bytes(&l.OutgoingBytes, "max-outgoing-bytes", "what may wait to be written to one connection", "8MiB")
-	bytes(&l.AllOutgoingBytes, "max-all-outgoing-bytes", "what may wait to be written to all connections", "256MiB")
-	bytes(&l.SessionBytes, "max-session-bytes", "messages that may wait for one client", "4MiB")
-	number(&l.SessionMessages, "max-session-messages", "messages that may wait for one client; 0 means 10000")
-	bytes(&l.AllSessionBytes, "max-all-session-bytes", "messages that may wait for all clients", "256MiB")
-	number(&l.Subscriptions, "max-subscriptions", "subscriptions of a client; 0 means 1000")
+	number(&s.Limits.Subscriptions, "max-subscriptions", "subscriptions of a client; 0 means 1000")
 	number(&s.PasswordChecks, "password-checks", "passwords that are checked at once; 0 means half of the processors")
 	number(&s.MaxUnauthenticated, "max-unauthenticated", "open connections that may be unauthenticated; 0 means 256")
 	number(&s.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", "the same for one address; 0 means 64")
@@ -92,7 +84,7 @@ func (s *serveFlags) prepare(cmd *cobra.Command, process *process) (run storeRun
 	if _, err := net.ResolveTCPAddr("tcp", s.Addr); err != nil {
 		return run, fmt.Errorf("--addr: %w; write it like :1883 or 127.0.0.1:1883", err)
 	}
-	s.Store, s.Logger = s.store.options(), process.logger
+	s.Store, s.Logger = s.store.Options, process.logger
 	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		// At the memory in use, the collector would take much of the processors: so the limit is a quarter higher.
 		debug.SetMemoryLimit(s.MaxMemory + min(s.MaxMemory/4, math.MaxInt64-s.MaxMemory))
@@ -100,7 +92,6 @@ func (s *serveFlags) prepare(cmd *cobra.Command, process *process) (run storeRun
 	if run.reloads, err = s.readFiles(); err != nil {
 		return run, err
 	}
-	run.folder = serveFolder
 	run.replicate = func() error { return s.replicate(cmd, process, run) }
 	run.open = func(
 		ctx context.Context, where string, journal statestore.Journal, socket net.Listener,
@@ -129,7 +120,7 @@ func (s *serveFlags) replicate(cmd *cobra.Command, process *process, run storeRu
 	}
 	socket, err := standby.Listen(s.Addr)
 	if err != nil {
-		return err
+		return explainServe(err)
 	}
 	defer socket.Close()
 	settings := ReplicaSettings{PacketSize: s.MaxPacketSize}
@@ -169,7 +160,15 @@ func (s *serveFlags) url(address net.Addr) string {
 // explainServe adds to why a server cannot run what to do about it.
 func explainServe(err error) error {
 	if errors.Is(err, server.ErrInsecure) {
-		err = usagef("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err)
+		return usagef("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err)
+	}
+	return explainListen("--addr", err)
+}
+
+// explainListen adds to why the address of a flag cannot be had what to do about it.
+func explainListen(flag string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("%w by another process: stop that, or give another %s", err, flag)
 	}
 	return err
 }
@@ -183,10 +182,7 @@ func (s *serveFlags) readFiles() (reloads []reload, err error) {
 		}
 		s.Authenticator, s.Authorizer = file, file
 		s.warnOfReaders()
-		reloads = append(reloads, reload{"--auth", func() error {
-			s.warnOfReaders()
-			return file.Reload()
-		}})
+		reloads = append(reloads, reload{"--auth", file.Reload})
 	}
 	if !s.certificate.given() && s.clientCA == "" {
 		return reloads, nil
