@@ -279,7 +279,7 @@ func TestOpenNamesTheFile(t *testing.T) {
 	if _, err := Open(path); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), path) {
 		t.Error(err)
 	}
-	write(t, path, "users: []\n")
+	write(t, path, "rules: [{users: [a], read: [k]}]\n")
 	if f, err := Open(path); f != nil || err == nil || !strings.HasPrefix(err.Error(), "access: "+path+": no users") {
 		t.Errorf("%v, %v", f, err)
 	}
