@@ -49,6 +49,12 @@ func (s *Server) ClaimClientID(client string) bool {
 	return s.reserveID(&connection{identity: access.Identity{Client: client}}) == nil
 }
 
+func (s *Server) collides(client string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.collidesLocked(client)
+}
+
 // Waits reports whether a connection waits for a client id.
 func (s *Server) Waits(client string) bool {
 	s.mu.Lock()
@@ -99,14 +105,27 @@ func (s *Server) SetAuthenticationTimeout(patience time.Duration) { s.listener.a
 // Unauthenticated returns the number of connections that have not authenticated, and how many of
 // them wait for the comparison of a password.
 func (s *Server) Unauthenticated() (all, waiting int) {
-	return s.listener.auth.Len(), s.checks.Waiting()
+	_, waiting = s.listener.auth.Waiting()
+	return s.listener.auth.Len(), waiting
 }
 
 // Handshaking returns how many TLS handshakes wait for their turns.
-func (s *Server) Handshaking() int { return s.listener.auth.Handshaking() }
+func (s *Server) Handshaking() int {
+	handshakes, _ := s.listener.auth.Waiting()
+	return handshakes
+}
 
 // HasRoom reports whether the store takes a change without waiting for a commit.
 func (s *Server) HasRoom() bool { return s.engine.HasRoom() }
 
 // WaitingForRoom returns how many requests wait behind one that waits because too much waits for a commit.
 func (s *Server) WaitingForRoom() int { return s.journalTurns.Waiting() }
+
+// Limits are what Options derives from MaxMemory.
+type Limits = limits
+
+// With returns options with these limits.
+func (o Options) With(l Limits) Options {
+	o.limits = l
+	return o
+}

@@ -297,7 +297,7 @@ func watchLongCommit(t *testing.T) error {
 	if testsupport.UnderRace {
 		each = 100 // the race detector slows down writing more than queueing
 	}
-	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 1 << 20, AllOutgoingBytes: 32 << 20}})
+	d := startDurable(t, server.Options{}.With(server.Limits{Outgoing: 1 << 20, AllOutgoing: 32 << 20}))
 	watcher := testsupport.DialRaw(t, d.address, "watcher")
 	watcher.MustDo(t, 0, "+OK\r\n", "KEYNOTIFY", "k")
 	requests := make([]testsupport.Exchange, each)
@@ -492,7 +492,7 @@ func mustBeEmpty(t *testing.T, s *server.Server) {
 // Long values count while they wait for a commit: a client cannot make the server hold 256 of them.
 func TestLongRepliesThatWaitAreBounded(t *testing.T) {
 	const limit = 1 << 20
-	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
+	d := startDurable(t, server.Options{}.With(server.Limits{Outgoing: limit}))
 	p := testsupport.DialRaw(t, d.address, "p")
 	value := strings.Repeat("v", 100<<10)
 	requests := []testsupport.Exchange{{Words: []string{"SET", "k", value}, Want: "+OK\r\n"}}
@@ -521,7 +521,7 @@ func TestLongRepliesThatWaitAreBounded(t *testing.T) {
 }
 
 func TestAReplyLargerThanTheLimitsLeavesAfterItsCommit(t *testing.T) {
-	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 16 << 10, AllOutgoingBytes: 16 << 10}})
+	d := startDurable(t, server.Options{}.With(server.Limits{Outgoing: 16 << 10, AllOutgoing: 16 << 10}))
 	p := testsupport.Connect(t, d.address, "p", nil)
 	value := strings.Repeat("v", 100<<10)
 	release := d.journal.Hold()

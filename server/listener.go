@@ -44,56 +44,36 @@ func newListener(s *Server, socket net.Listener) *listener {
 
 // start accepts connections until stopAccepting.
 func (l *listener) start() {
-	if l.track(nil) {
-		go l.accept()
-	}
-}
-
-func (l *listener) accept() {
-	defer l.handlers.Done()
-	if err := l.auth.Accept(l.socket, l.stopping, l.server.lines[lineNotAccepted], l.begin); err != nil {
-		l.failed <- err
-	}
+	l.handlers.Go(func() {
+		if err := l.auth.Accept(l.socket, l.stopping, l.server.lines[lineNotAccepted], l.begin); err != nil {
+			l.failed <- err
+		}
+	})
 }
 
 // begin begins a connection that was accepted.
 func (l *listener) begin(socket net.Conn) {
-	if l.isFull() {
-		closeSocket(socket)
-		l.countClosed(socket, RefusedDescriptors, "limit", l.sockets, "hint", descriptors.Hint)
-		return
-	}
 	boundBuffers(socket)
 	conn := l.server.newConnection(socket)
 	l.accepted++
 	conn.number = l.accepted
-	pending, oldest, err := l.auth.Add(unauthenticated.SourceOf(unauthenticated.RemoteOf(socket)), func() {
+	if !l.track(conn) {
+		closeSocket(socket)
+		return
+	}
+	drop := func() {
 		l.countClosed(socket, RefusedUnauthenticated, "hint", unauthenticated.Hint)
 		conn.end(endLost)
+	}
+	var err error
+	if conn.pendingAuth, err = l.auth.Add(conn.open, socket, drop); err != nil {
+		drop()
+	}
+	conn.setReadDeadline(conn.pendingAuth.Deadline())
+	l.handlers.Go(func() {
+		defer l.finish(conn) // also if a rule of the program ends the goroutine
+		conn.serve()
 	})
-	if oldest != nil {
-		oldest.Drop()
-	}
-	if err != nil {
-		closeSocket(socket)
-		l.countClosed(socket, RefusedUnauthenticated, "hint", unauthenticated.Hint)
-		return
-	}
-	conn.pendingAuth = pending
-	if !l.track(conn) {
-		pending.Done()
-		closeSocket(socket)
-		return
-	}
-	conn.setReadDeadline(pending.Deadline())
-	go l.serve(conn)
-}
-
-// serve serves a connection until it is over.
-func (l *listener) serve(conn *connection) {
-	defer l.handlers.Done()
-	defer l.finish(conn) // also if a rule of the program ends the goroutine
-	conn.serve()
 }
 
 // finish ends what the server keeps for a connection that is over.
@@ -112,32 +92,26 @@ func (l *listener) finish(conn *connection) {
 	delete(l.connections, conn)
 }
 
-// isFull reports whether as many connections are open as descriptors allow.
-func (l *listener) isFull() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.sockets > 0 && len(l.connections) >= l.sockets
-}
-
 // countClosed counts and logs a connection that is closed before its client has authenticated.
 func (l *listener) countClosed(socket net.Conn, why RefusalReason, attributes ...any) {
 	remote := unauthenticated.RemoteOf(socket).String()
 	l.server.refused(why, lineClosed, append([]any{"reason", string(why), "remote", remote}, attributes...)...)
 }
 
-// track registers a goroutine, for a connection or for accept. It reports false if the listener
-// is stopping.
+// track registers a connection. It reports false if the listener is stopping, or if as many are open as descriptors
+// allow.
 func (l *listener) track(conn *connection) bool {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stopped {
-		return false
-	}
-	if conn != nil {
+	full := l.sockets > 0 && len(l.connections) >= l.sockets
+	tracked := !full && !l.stopped
+	if tracked {
 		l.connections[conn] = struct{}{}
 	}
-	l.handlers.Add(1)
-	return true
+	l.mu.Unlock()
+	if full {
+		l.countClosed(conn.socket, RefusedDescriptors, "limit", l.sockets, "hint", descriptors.Hint)
+	}
+	return tracked
 }
 
 // stopAccepting closes the socket. The connections stay open.
@@ -156,7 +130,7 @@ func (l *listener) stop() {
 	l.stopAccepting()
 	l.mu.Lock()
 	for conn := range l.connections {
-		conn.close()
+		conn.abort()
 	}
 	l.mu.Unlock()
 	l.handlers.Wait()

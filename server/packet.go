@@ -30,32 +30,28 @@ func (p packet) size() int64 {
 	return envelope.NotificationCost(p.change)
 }
 
-// write adds the packet to those that a connection holds back, or publishes it, in a turn of a place. It
-// returns how many bytes it has added.
-func (p packet) write(conn *connection, turn *fairqueue.Place) (added int) {
+// write adds the packet to those that a connection holds back, or publishes it, in a turn of a place.
+func (p packet) write(conn *connection, turn *fairqueue.Place) {
 	s := conn.server
 	if p.reply == nil {
-		return conn.hold(s.encodeNotification(conn.identity.Client, p.change, p.dialect))
+		conn.hold(s.encodeNotification(conn.identity.Client, p.change, p.dialect))
+		return
 	}
+	defer p.reply.free()
 	reply := s.encodeReply(p.reply.topic, p.reply.correlation, p.reply.reply)
 	if p.reply.reply.Outcome == statestore.Found && conn.gate.TooLarge(reply.Size()) {
 		reply.free()
 		refused := statestore.Reply{Verb: p.reply.reply.Verb, Err: tooLargeForClient}
 		reply = s.encodeReply(p.reply.topic, p.reply.correlation, refused) // so that the client need not wait for nothing
 	}
-	if !envelope.IsClientTopic(reply.Topic) {
-		defer reply.free()
-		s.publishReply(reply, turn)
-		return 0
+	if envelope.IsClientTopic(reply.Topic) {
+		// Only the client itself can read the topic, so the reply is written directly, and nothing that other clients do
+		// can delay it.
+		conn.hold(reply)
+		return
 	}
-	// Only the client itself can read the topic, so the reply is written directly, and nothing that other clients do
-	// can delay it.
-	subscribed := false
-	if reply.Identifiers, subscribed = conn.session.Matches(reply.Topic); !subscribed { // [MQTT-3.3.4-3]
-		reply.free()
-		return 0
-	}
-	return conn.hold(reply)
+	defer reply.free()
+	s.publishReply(reply, turn)
 }
 
 // tooLargeForClient replaces a reply that is larger than its client takes. It is not one of the
@@ -104,7 +100,7 @@ func (p *pendingReply) free() {
 func (p *pendingReply) arrived(reply statestore.Reply) {
 	p.conn.server.answered(reply)
 	if reply.Outcome == statestore.Expired {
-		p.conn.outbox.release(packet{reply: p})
+		p.conn.outbox.release(p)
 		return
 	}
 	p.reply = reply
@@ -145,7 +141,7 @@ func (s *Server) encodeReply(topic string, correlation []byte, reply statestore.
 		e.properties = mqtt.AppendUserProperty(e.properties, protocol.PropertyTimestamp, reply.Version.Append(room[:0]))
 	}
 	e.payload = reply.Append(e.payload[:0])
-	e.Forward = wire.Forward{MQTT5: true, Topic: topic, Properties: e.properties, Payload: e.payload}
+	e.Forward = wire.Forward{Topic: topic, Properties: e.properties, Payload: e.payload}
 	return e
 }
 
@@ -158,7 +154,7 @@ func (s *Server) encodeNotification(id string, change *statestore.Change, dialec
 	e.properties = append(e.properties[:0], s.notificationProperties...)
 	e.properties = mqtt.AppendUserProperty(e.properties, protocol.PropertyTimestamp, change.Version.Append(room[:0]))
 	e.payload = change.Append(e.payload[:0], dialect)
-	e.Forward = wire.Forward{MQTT5: true, TopicBytes: e.topic, Properties: e.properties, Payload: e.payload}
+	e.Forward = wire.Forward{TopicBytes: e.topic, Properties: e.properties, Payload: e.payload}
 	return e
 }
 
@@ -170,29 +166,18 @@ func (s *Server) encodeProperties(identity string) {
 	s.replyProperties = mqtt.AppendUserProperty(s.notificationProperties, protocol.PropertyStatus, protocol.StatusOK)
 }
 
-// hold adds a packet to those that are held back, and frees it. It returns how many bytes it added.
-func (c *connection) hold(message *encodedPublish) (added int) {
+// hold adds a packet to those that are held back, and frees it.
+func (c *connection) hold(message *encodedPublish) {
 	defer message.free()
 	if c.gate.TooLarge(message.Size()) { // [MQTT-3.1.2-24]
 		c.server.logger.Debug("a packet is larger than its client takes", "client", logs.Name(c.identity.Client))
-		return 0
+		return
 	}
-	return c.holdBack(func(held []byte) []byte {
-		held, err := message.Append(held)
-		if err != nil {
-			c.server.logger.Debug("a packet was not written", "client", logs.Name(c.identity.Client), "error", logs.Error(err))
-		}
-		return held
-	})
+	c.holdBack(message.Append)
 }
 
 // publishReply publishes a reply on a topic that other clients may read, in turns.
 func (s *Server) publishReply(reply *encodedPublish, turn *fairqueue.Place) {
 	turn.Begin()
-	s.messages.Publish(&pubsub.Message{
-		Topic:      reply.Topic,
-		Properties: reply.Properties,
-		Payload:    reply.Payload,
-		Borrowed:   true,
-	}, func() bool { return s.yield(turn) })
+	s.publish(&pubsub.Message{Topic: reply.Topic, Properties: reply.Properties, Payload: reply.Payload, Borrowed: true}, turn)
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +33,7 @@ const (
 // Server is a broker with a state store. Its methods are safe for concurrent use.
 type Server struct {
 	options  Options
+	limits   limits
 	logger   *slog.Logger
 	engine   *engine.Engine
 	listener *listener
@@ -46,8 +46,8 @@ type Server struct {
 
 	topics    access.TopicAuthorizer          // nil: ordinary topics are open to all
 	certified bool                            // each certificate of a client is verified when its handshake is over
-	checks    *semaphore.Fair[netip.Prefix]   // held for each call of Authenticator
 	lines     [len(lineTexts)]*loglimit.Lines // of the log
+	active    func() string                   // see StandBy; nil: this server is the active one
 	seen      *events.Clients
 	events    *events.Log
 
@@ -84,6 +84,7 @@ const (
 	lineSubscription
 	lineSlow
 	linePanic
+	lineReferred
 )
 
 var lineTexts = [...]string{
@@ -95,6 +96,7 @@ var lineTexts = [...]string{
 	lineSubscription: "refused a subscription",
 	lineSlow:         "disconnected a client that did not read what was written to it",
 	linePanic:        "the server recovered from a panic",
+	lineReferred:     "sent a client to the active server",
 }
 
 // log writes a line of a kind, or counts it.
@@ -116,19 +118,47 @@ func New(options Options) (*Server, error) { return Open(context.Background(), o
 // connect without TLS or without authentication. Then the journal cannot be used again, except
 // for its Close.
 func Open(ctx context.Context, options Options) (*Server, error) {
+	s, err := newServer(options)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	if s.engine, err = engine.Open(ctx, s.options.Store, options.Journal, s.deliver); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	if options.Journal != nil {
+		s.logger.Info("loaded the journal", "keys", s.engine.Usage().Keys, "took", time.Since(began))
+	}
+	s.seen = events.NewClients(s.engine.RestoredUntil())
+	s.encodeProperties(s.engine.Identity())
+	s.engine.BetweenDeliveries(s.letRead)
+	socket := options.Listener
+	if socket == nil {
+		if socket, err = net.Listen("tcp", s.options.Addr); err != nil {
+			return nil, fmt.Errorf("server: %w", err)
+		}
+	}
+	s.listener = newListener(s, socket)
+	s.running, s.stop = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// newServer returns a server that has no store and no listener yet.
+func newServer(options Options) (*Server, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	s := &Server{
 		options:         options,
+		limits:          options.limits,
 		logger:          options.Logger,
 		clients:         make(map[string]*client),
 		ids:             make(map[string]*idLock),
 		stats:           Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[RefusalReason]uint64)},
 		seed:            maphash.MakeSeed(),
-		messages:        pubsub.New(options.messageLimits()),
-		outgoing:        sharedquota.New(options.Limits.AllOutgoingBytes),
-		arriving:        sharedquota.NewUsers(options.Limits.AllArrivingBytes),
+		messages:        pubsub.New(pubsub.Limits{Subscriptions: options.limits.Subscriptions, Messages: options.limits.Messages}),
+		outgoing:        sharedquota.New(options.limits.AllOutgoing),
+		arriving:        sharedquota.NewUsers(options.limits.Arriving),
 		journalTurns:    semaphore.New(1, math.MaxInt, unlimited), // each connection waits with one request
 		processors:      fairqueue.New(0),
 		writers:         fairqueue.New(0),
@@ -137,8 +167,11 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	}
 	for line, text := range lineTexts {
 		level := slog.LevelWarn
-		if line == linePanic || line == lineNotAccepted {
+		switch line {
+		case linePanic, lineNotAccepted:
 			level = slog.LevelError
+		case lineReferred:
+			level = slog.LevelInfo
 		}
 		s.lines[line] = loglimit.NewLines(options.Logger, level, text)
 	}
@@ -146,36 +179,44 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		s.options.TLS = options.TLS.Clone()
 		s.certified = unauthenticated.RestrictTLS(s.options.TLS)
 	}
-	var err error
-	began := time.Now()
-	if s.engine, err = engine.Open(ctx, options.Store, options.Journal, s.deliver); err != nil {
-		return nil, fmt.Errorf("server: %w", err)
-	}
-	if options.Journal != nil {
-		options.Logger.Info("loaded the journal", "keys", s.engine.Usage().Keys, "took", time.Since(began))
-	}
-	s.seen = events.NewClients(s.engine.RestoredUntil())
-	s.encodeProperties(s.engine.Identity())
-	s.engine.BetweenDeliveries(s.letRead)
-	socket := options.Listener
-	if socket == nil {
-		if socket, err = net.Listen("tcp", options.Addr); err != nil {
-			return nil, fmt.Errorf("server: %w", err)
-		}
-	}
-	s.listener = newListener(s, socket)
-	s.running, s.stop = context.WithCancel(context.Background())
-	// At most half of the unauthenticated connections may wait for a check, so that there is
-	// always one that can be dropped for a new one.
-	auth := s.listener.auth
-	s.checks = semaphore.New(options.PasswordChecks, max(1, auth.Max()/2), func(source netip.Prefix) int {
-		return max(1, auth.LimitOf(source)/2)
-	})
 	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)
 	return s, nil
 }
 
 func unlimited(string) int { return math.MaxInt }
+
+// StandBy answers the clients of a server that stands by, while another one is active on the same store, at
+// options.Listener until ctx ends. Then it closes the connections that have had no answer yet, and returns nil when no
+// goroutine of it is left. Another error means that the listener can no longer accept connections.
+//
+// It accepts no client: a CONNECT gets reason code 0x9C (Use another server), with what active returns as Server
+// Reference: the active server as clients should see it, host:port, or an empty string if it is unknown; nil: unknown.
+// It is called by several goroutines at once, and must return at once. Package
+// transport then goes on to its next address at once. The answer comes before any authentication, because users and
+// passwords are not checked: a client that passes TLS learns the address. Before the answer a connection has the
+// bounds of one that has not authenticated.
+func StandBy(ctx context.Context, options Options, active func() string) error {
+	options.AllowInsecure = true // no client is admitted
+	s, err := newServer(options)
+	if err != nil {
+		return err
+	}
+	if s.active = active; active == nil {
+		s.active = func() string { return "" }
+	}
+	s.listener = newListener(s, options.Listener)
+	s.listener.start()
+	select {
+	case <-ctx.Done():
+	case err = <-s.listener.failed:
+	}
+	s.listener.stop()
+	s.closeLogs()
+	if err != nil {
+		return fmt.Errorf("server: clients cannot be answered while it stands by: %w", err)
+	}
+	return nil
+}
 
 // Addr returns the address on which the server listens.
 func (s *Server) Addr() net.Addr { return s.listener.socket.Addr() }
@@ -219,7 +260,7 @@ func (s *Server) serve(ctx context.Context) error {
 	s.listener.start()
 	s.logger.Info("listening", "address", s.Addr().String())
 	s.logger.Debug("limits", "memory", s.options.MaxMemory, "clients", s.options.MaxClients,
-		"store", fmt.Sprintf("%+v", s.options.Store), "others", fmt.Sprintf("%+v", s.options.Limits))
+		"store", fmt.Sprintf("%+v", s.options.Store), "others", fmt.Sprintf("%+v", s.limits))
 	var failure error
 	select {
 	case <-ctx.Done():

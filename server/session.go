@@ -6,7 +6,6 @@ import (
 	"hash/maphash"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
@@ -15,13 +14,14 @@ import (
 )
 
 // client is what the server keeps for a client id from its CONNECT until its session has ended [MQTT-4.1],
-// besides what the store and package pubsub have. Server.mu guards it.
+// besides what the store has. Server.mu guards it.
 type client struct {
-	identity access.Identity
-	conn     *connection   // nil: it is away
-	lost     time.Time     // since when
-	expiry   time.Duration // how long its session is kept then
-	will     *ordinaryWill // waits for its delay; nil: none
+	identity access.Identity // constant
+	session  *pubsub.Session // constant
+	conn     *connection     // nil: it is away
+	lost     time.Time       // since when
+	expiry   time.Duration   // how long its session is kept then
+	will     *ordinaryWill   // waits for its delay; nil: none
 
 	// Hashes of the response topics that are reserved for it: of its requests, and of its latest Will.
 	answered     []uint64
@@ -38,12 +38,13 @@ func (s *Server) enter(conn *connection, cleanStart bool) (present bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.clients[id]
-	if c == nil || cleanStart {
-		c = &client{identity: conn.identity}
-		s.clients[id] = c
-	} else {
-		present = true
+	if present = c != nil && !cleanStart; present {
 		c.will = nil // [MQTT-3.1.3-9]
+	} else {
+		identity := conn.identity
+		mayRead := func(topic string) bool { return s.mayRead(identity, topic) }
+		c = &client{identity: identity, session: s.messages.NewSession(id, mayRead)}
+		s.clients[id] = c
 	}
 	c.conn, conn.client = conn, c
 	conn.seen = s.seen.Come(id, conn.identity.User, conn.remote, true)
@@ -52,19 +53,6 @@ func (s *Server) enter(conn *connection, cleanStart bool) (present bool) {
 		c.answeredWill = maphash.String(s.seed, conn.will.responseTopic)
 	}
 	return present
-}
-
-// startSession lets a client publish, subscribe and receive, now that its CONNACK is sent.
-func (s *Server) startSession(conn *connection, receiveMaximum uint16) {
-	conn.session = s.messages.Session(conn.identity.Client)
-	conn.outbox.begin(func() { s.writeWaiting(conn) })
-	conn.session.Attach(pubsub.Receiver{
-		Link:              conn.outbox,
-		MQTT5:             conn.gate.Version >= mqtt.Version5,
-		ReceiveMaximum:    receiveMaximum,
-		MaximumPacketSize: conn.gate.Maximum,
-		MayRead:           func(topic string) bool { return s.mayReceive(conn, topic) },
-	})
 }
 
 // sessionExpiry returns how long the session outlives the connection, as CONNECT and DISCONNECT say.
@@ -80,24 +68,20 @@ func (s *Server) endConnection(conn *connection) {
 		s.endSession(id, conn.readTurn)
 	} else {
 		s.engine.Disconnect(id)
-		if conn.session != nil {
-			conn.session.Detach(conn.outbox)
-		}
+		conn.client.session.Detach()
 	}
 	s.engine.Lost(id, conn.identity.User)
 	conn.seen.Go(why.shown)
+	if why == endSlow {
+		s.count(func(stats *Stats) { stats.SlowReaders++ })
+		s.log(lineSlow, "client", logs.Name(id), "remote", conn.remote)
+	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	conn.client.conn, conn.client.lost, conn.client.expiry = nil, time.Now(), expiry
 	s.connected--
 	if expiry == 0 {
 		delete(s.clients, id)
-	}
-	if why == endSlow {
-		s.stats.SlowReaders++
-	}
-	s.mu.Unlock()
-	if why == endSlow {
-		s.log(lineSlow, "client", logs.Name(id), "remote", conn.remote)
 	}
 }
 
@@ -106,10 +90,13 @@ func (s *Server) endConnection(conn *connection) {
 // it, which is not in a turn.
 func (s *Server) endSession(id string, turn *fairqueue.Place) {
 	s.engine.EndSession(id)
-	if session, ok := s.messages.Find(id); ok {
-		session.End()
+	s.mu.Lock()
+	c := s.clients[id]
+	s.mu.Unlock()
+	if c != nil {
+		c.session.End()
+		s.publishDelayedWill(c, turn) // its delay ends with the session at the latest [MQTT-3.1.2-8]
 	}
-	s.publishDelayedWill(id, turn) // its delay ends with the session at the latest [MQTT-3.1.2-8]
 }
 
 // connectionOf returns the connection of a client, or nil.
@@ -138,25 +125,20 @@ func (s *Server) sweepSessions(ctx context.Context) {
 
 // dueLocked reports whether by now the session of a client has expired, or the delay of its Will.
 func (c *client) dueLocked(now time.Time) (expired, will bool) {
-	if c.conn != nil {
-		return false, false
-	}
-	return now.Sub(c.lost) > c.expiry, c.will != nil && !now.Before(c.will.due)
+	return c.conn == nil && now.Sub(c.lost) > c.expiry, c.will != nil && !now.Before(c.will.due)
 }
 
 // sweep ends the sessions, publishes the Wills, and frees the messages, whose time is over [MQTT-3.1.2-23].
 func (s *Server) sweep(now time.Time) {
-	var due, ended []string
+	var due []string
+	var sessions []*pubsub.Session
 	s.mu.Lock()
 	for id, c := range s.clients {
-		switch expired, will := c.dueLocked(now); {
-		case will:
+		sessions = append(sessions, c.session)
+		if expired, will := c.dueLocked(now); expired || will {
 			due = append(due, id)
-		case expired:
-			ended = append(ended, id)
 		}
 	}
-	due = append(due, ended...) // later, because ending many sessions takes long
 	if now.Sub(s.began) >= restoredKept {
 		due = append(due, s.restored...)
 		s.restored = nil
@@ -166,7 +148,9 @@ func (s *Server) sweep(now time.Time) {
 	for _, id := range due {
 		s.sweepClient(id, now, turn)
 	}
-	s.messages.Sweep()
+	for _, session := range sessions {
+		session.Sweep(now)
+	}
 }
 
 // restoredKept is how long after its start a server keeps what its journal has about sessions of
@@ -178,19 +162,18 @@ const restoredKept = 10 * time.Minute
 // And no Will is published after a CONNACK [MQTT-3.1.3-9].
 func (s *Server) sweepClient(id string, now time.Time, turn *fairqueue.Place) {
 	unlock, ok := s.tryLockID(id)
+	s.mu.Lock()
 	if !ok {
-		s.mu.Lock()
-		defer s.mu.Unlock()
 		s.restored = append(s.restored, id)
+		s.mu.Unlock()
 		return
 	}
-	defer unlock()
-	s.mu.Lock()
-	expired, will := true, false
-	if c := s.clients[id]; c != nil { // it may have come back, and left again since
+	c, expired, will := s.clients[id], true, false
+	if c != nil { // it may have come back, and left again since
 		expired, will = c.dueLocked(now)
 	}
 	s.mu.Unlock()
+	defer unlock()
 	switch {
 	case expired:
 		s.endSession(id, turn)
@@ -198,12 +181,12 @@ func (s *Server) sweepClient(id string, now time.Time, turn *fairqueue.Place) {
 		defer s.mu.Unlock()
 		delete(s.clients, id)
 	case will:
-		s.publishDelayedWill(id, turn)
+		s.publishDelayedWill(c, turn)
 	}
 }
 
 // What follows locks client ids, so that connections of one client are established one after the other. A
-// connection locks its client id, for which it may wait, and then claims it. Lock and claim last until the
+// connection locks its client id, for which it may wait, and then reserves it. Both last until the
 // client has entered Server.clients, or the connection has ended.
 //
 // A lock excludes no other client id, even one that would own the same topics: otherwise a client
@@ -279,15 +262,8 @@ func (s *Server) unlockID(client string, id *idLock, held bool) {
 	}
 }
 
-// collides reports whether another client, which is connecting or has a session, owns a level
-// below clients/ that this client would own too. This may have changed when it returns.
-func (s *Server) collides(client string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.collidesLocked(client)
-}
-
-// collidesLocked looks for the ids of which this one is the upper-case hex, or the reverse.
+// collidesLocked reports whether another client, which is connecting or has a session, owns a level
+// below clients/ that this client would own too: its id is the upper-case hex of this one, or the reverse.
 func (s *Server) collidesLocked(client string) bool {
 	taken := func(id string) bool { return s.clients[id] != nil || s.ids[id] != nil && s.ids[id].reserved }
 	name, isHex := envelope.FromHexLevel(client)

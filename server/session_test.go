@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strings"
@@ -89,30 +88,6 @@ func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
 			sender := testsupport.ConnectPacket{ID: "sender"}.Connect(t, address)
 			sender.MustPublish("z", "the end")
 			listener.MustReceive("the end")
-		})
-	}
-}
-
-func TestAWillBringsItsPropertiesAndExpiry(t *testing.T) {
-	t.Parallel()
-	properties := rawmqtt.Body{packets.PropPayloadFormat, 1}
-	properties = append(properties, rawmqtt.Body{packets.PropContentType}.Text("c")...)
-	properties = append(properties, rawmqtt.Body{packets.PropResponseTopic}.Text("answers")...)
-	properties = append(properties, rawmqtt.Body{packets.PropCorrelationData}.Text("n")...)
-	properties = properties.User("b", "1").User("a", "2").User("b", "3")
-	for _, delay := range []uint32{0} {
-		t.Run(fmt.Sprint(delay), func(t *testing.T) {
-			address := testsupport.Start(t, server.Options{})
-			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
-			listener.Filter(1, 5, "#")
-			will := testsupport.OrdinaryWill("factory/p", delay, append(properties, rawmqtt.Body{packets.PropMessageExpiry}.Uint32(50)...)...)
-			c := testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: will}.Connect(t, address)
-			_ = c.Conn.Close()
-			got := listener.MustReceive("gone")[0]
-			// The expiry counts from the time of publication.
-			if got.Topic != "factory/p" || got.QoS != 1 || got.Expiry != 50 || got.Properties != string(properties) || len(got.Identifiers) != 1 {
-				t.Errorf("%+v", got)
-			}
 		})
 	}
 }
@@ -510,12 +485,6 @@ func TestAClientWithoutAnIDGetsOne(t *testing.T) {
 		}
 		ids[id] = true
 	}
-	// A CONNACK of MQTT 3.1.1 does not name the id.
-	for range 2 {
-		conn := testsupport.DialTCP(t, address)
-		testsupport.Send(t, conn, "\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
-		mustBeAccepted(t, conn)
-	}
 }
 
 // Nor does it take anything from a client that has its id: a connection, a session, or a Will that waits.
@@ -575,27 +544,5 @@ func TestADisconnectBehindAForbiddenPacketDoesNotWithdrawTheWill(t *testing.T) {
 		p := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", name))
 		_, _ = p.Conn.Write(append(packet, packets.DISCONNECT<<4, 0))
 		observer.MustReceive(name)
-	}
-}
-
-// [MQTT 3.1.1, 3.14]: only clients send a DISCONNECT.
-func TestAServerSendsNoDisconnectBeforeMQTT5(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	const hello = "\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01p"
-	old := testsupport.DialTCP(t, address)
-	testsupport.Send(t, old, hello)
-	mustBeAccepted(t, old)
-	next := testsupport.DialTCP(t, address)
-	testsupport.Send(t, next, hello)
-	mustBeAccepted(t, next)
-	testsupport.MustBeClosed(t, old)
-}
-
-// mustBeAccepted reads a CONNACK of MQTT 3.1.1.
-func mustBeAccepted(t *testing.T, conn net.Conn) {
-	t.Helper()
-	answer := make([]byte, 4)
-	if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "\x20\x02\x00\x00" {
-		t.Fatalf("got % x, %v", answer, err)
 	}
 }

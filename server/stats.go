@@ -27,8 +27,6 @@ const (
 
 	// DroppedTooManyTopics: the client has used 64 other response topics in its session.
 	DroppedTooManyTopics DropReason = "this client has used 64 response topics below clients/ in its session already; let it use one for all requests"
-	// DroppedOldProtocol: the client uses an MQTT version before 5.
-	DroppedOldProtocol DropReason = "a request needs MQTT 5"
 	// DroppedJournalSlow: it is a Will, and for 5 s too much waited for the journal.
 	DroppedJournalSlow DropReason = "the journal did not go on in time for a Will; if it stays so, look for a disk or a network that is slow"
 )
@@ -48,22 +46,16 @@ const (
 	RefusedRules           RefusalReason = "CONNECT was refused" // client id, Will, or a limit; CONNACK has the reason, if the client takes a CONNACK
 )
 
-// MessageDropReason is why an ordinary message did not reach a subscriber. The publisher is
-// not told.
-type MessageDropReason string
+// MessageDropReason is why an ordinary message did not reach a subscriber. The publisher is not told.
+type MessageDropReason = pubsub.Reason
 
 // The reasons why a message is dropped.
 const (
-	// MessageSessionFull: as much waits in the session as Limits.SessionMessages or Limits.SessionBytes allow.
-	MessageSessionFull MessageDropReason = "session full"
-	// MessageSessionsFull: as much waits in all sessions as Limits.AllSessionBytes allows.
-	MessageSessionsFull MessageDropReason = "sessions full"
-	// MessageExpired: its Message Expiry Interval was over before it could be sent.
-	MessageExpired MessageDropReason = "expired"
-	// MessageTooLarge: it is larger than the Maximum Packet Size of the subscriber.
-	MessageTooLarge MessageDropReason = "too large"
-	// MessageNotReadable: the subscriber may not read the topic.
-	MessageNotReadable MessageDropReason = "not readable"
+	MessageSessionFull  = pubsub.SessionFull // as much waits for the client as may
+	MessageSessionsFull = pubsub.TotalFull   // as much waits for all clients as may
+	MessageExpired      = pubsub.Expired     // its Message Expiry Interval was over before it could be sent
+	MessageTooLarge     = pubsub.TooLarge    // it is larger than the Maximum Packet Size of the subscriber
+	MessageNotReadable  = pubsub.Forbidden   // the subscriber may not read the topic
 )
 
 // Stats counts what happened since the server was made.
@@ -92,7 +84,7 @@ type Stats struct {
 	Panics uint64
 }
 
-// Usage is what a server holds now for its clients. See Limits for how bytes are counted.
+// Usage is what a server holds now for its clients.
 type Usage struct {
 	// Store is what the store holds: keys, values, watches.
 	Store statestore.Usage
@@ -114,9 +106,8 @@ type Usage struct {
 // Usage returns what the server holds now. It is cheap to call.
 func (s *Server) Usage() Usage {
 	messages := s.messages.Usage()
-	return Usage{
+	usage := Usage{
 		Store:             s.engine.Usage(),
-		Sessions:          messages.Sessions,
 		Subscriptions:     messages.Subscriptions,
 		SubscriptionBytes: messages.SubscriptionBytes,
 		WaitingMessages:   messages.WaitingMessages,
@@ -124,6 +115,10 @@ func (s *Server) Usage() Usage {
 		OutgoingBytes:     s.outgoing.Used(),
 		ArrivingBytes:     s.arriving.Used(),
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	usage.Sessions = len(s.clients)
+	return usage
 }
 
 // Stats returns the counts as they are now.
@@ -133,15 +128,7 @@ func (s *Server) Stats() Stats {
 	defer s.mu.Unlock()
 	stats := s.stats
 	stats.Connected = s.connected
-	stats.Dropped = maps.Clone(s.stats.Dropped)
-	stats.Refused = maps.Clone(s.stats.Refused)
-	stats.DroppedMessages = map[MessageDropReason]uint64{
-		MessageSessionFull:  dropped[pubsub.SessionFull],
-		MessageSessionsFull: dropped[pubsub.TotalFull],
-		MessageExpired:      dropped[pubsub.Expired],
-		MessageTooLarge:     dropped[pubsub.TooLarge],
-		MessageNotReadable:  dropped[pubsub.Forbidden],
-	}
+	stats.Dropped, stats.Refused, stats.DroppedMessages = maps.Clone(stats.Dropped), maps.Clone(stats.Refused), dropped
 	return stats
 }
 

@@ -396,31 +396,6 @@ func TestTwoApplicationsAnswerEachOther(t *testing.T) {
 	}
 }
 
-// Rules can restrict the topics of other clients, but not the own topics of a client.
-func TestTheRulesDecideWhetherAClientPublishesBelowTheNameOfAnother(t *testing.T) {
-	authorizer := testsupport.Rules{Topic: func(identity access.Identity, topic string, write bool) bool {
-		return write && identity.User == "executor" && strings.HasSuffix(topic, "/rpc")
-	}}
-	address := testsupport.Start(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-	executor, stranger := testsupport.Connect(t, address, "e", testsupport.As("executor")), testsupport.Connect(t, address, "s", testsupport.As("stranger"))
-	for _, test := range []struct {
-		client *testsupport.PahoClient
-		topic  string
-		want   bool
-	}{
-		{executor, "clients/p/rpc", true},
-		{executor, "clients/p/other", false},
-		{executor, "clients/p/services/statestore/rpc", false}, // the store's, whatever rules say
-		{executor, "clients/statestore/rpc", false},
-		{stranger, "clients/p/rpc", false},
-		{stranger, "clients/s/other", true},
-	} {
-		if got := test.client.MayPublish(test.topic); got != test.want {
-			t.Errorf("%s may publish to %q: %v", test.client.ID, test.topic, got)
-		}
-	}
-}
-
 // No client may publish where the store replies and notifies: neither another client, nor one with a
 // client id that is the hex of the hex of the victim's, nor the victim.
 func TestOnlyTheStorePublishesRepliesAndNotifications(t *testing.T) {

@@ -31,12 +31,19 @@ func (s *Server) admitWill(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
 	case will.Retain:
 		return refusal(mqtt.RetainNotSupported, noneRetained) // [MQTT-3.2.2-13]
 	}
-	setOrdinaryWill(conn, will)
+	conn.ordinaryWill = &ordinaryWill{
+		message:  conn.message(topic, will),
+		expiry:   will.MessageExpiry,
+		delay:    time.Duration(will.WillDelay) * time.Second,
+		identity: conn.identity,
+	}
+	conn.ordinaryWill.message.Payload = bytes.Clone(will.Payload) // without the bytes of the CONNECT
 	return nil
 }
 
 // setWillRequest stores a Will that is a request with its connection. It refuses a Will that could never be
-// applied: when it is due, its client can no longer be told what is wrong.
+// applied, since its client can no longer be told when it is due. What can change (authorization, the
+// clock, fencing) is checked then.
 func (s *Server) setWillRequest(conn *connection, asked *mqtt.Publish) *mqtt.Refusal {
 	will := new(requestTexts).request(asked)
 	will.isWill, will.Publish = true, &mqtt.Publish{ // without the bytes of the CONNECT
@@ -46,33 +53,13 @@ func (s *Server) setWillRequest(conn *connection, asked *mqtt.Publish) *mqtt.Ref
 		CorrelationData: bytes.Clone(asked.CorrelationData),
 		Payload:         bytes.Clone(asked.Payload),
 	}
-	command, refused := s.checkWill(conn, &will, asked.WillDelay)
-	if refused != nil {
-		return refusal(refused.Code, "a Will for the state store must be a valid request: "+refused.Reason)
-	}
-	conn.will, conn.willCommand = &will, &command
-	return nil
-}
-
-// endsWith reports whether the Will of a connection releases what a SET that comes over it sets: then
-// the key must not outlive this process either (docs/adr/0005). If the client may not release the key,
-// its Will does not, and the key has its lifetime.
-func (s *Server) endsWith(conn *connection, command *statestore.Command) bool {
-	return conn.willCommand != nil && command.ReleasedBy(conn.willCommand) &&
-		s.options.Authorizer.Authorize(conn.identity, statestore.VerbVDel, command.Key)
-}
-
-// checkWill parses and checks a Will as a request, except for what can change (authorization, the
-// clock, fencing), which is checked when the Will is applied.
-func (s *Server) checkWill(conn *connection, will *request, delay uint32) (command statestore.Command, refused *mqtt.Refusal) {
-	if why := s.checkRequest(conn, *will); why != "" {
-		return command, refusal(codeOf(why), string(why))
-	}
-	command = s.parse(conn, will)
-	wrong := command.Err()
-	switch {
-	case delay > 0:
-		wrong = fmt.Errorf("it is applied when the connection ends, so its Will Delay Interval must be 0, not %d", delay)
+	command := s.parse(conn, &will)
+	code, wrong := byte(mqtt.ImplementationError), command.Err()
+	switch why := s.checkRequest(conn, will); {
+	case why != "":
+		code, wrong = codeOf(why), fmt.Errorf("%s", why)
+	case asked.WillDelay > 0:
+		wrong = fmt.Errorf("it is applied when the connection ends, so its Will Delay Interval must be 0, not %d", asked.WillDelay)
 	case wrong != nil:
 	case command.Verb == statestore.VerbSet && will.timestamp == nil:
 		wrong = protocol.MissingTimestamp
@@ -80,9 +67,10 @@ func (s *Server) checkWill(conn *connection, will *request, delay uint32) (comma
 		wrong = protocol.MalformedTimestamp
 	}
 	if wrong != nil {
-		return command, refusal(mqtt.ImplementationError, wrong.Error())
+		return refusal(code, "a Will for the state store must be a valid request: "+wrong.Error())
 	}
-	return command, nil
+	conn.will, conn.willCommand = &will, &command
+	return nil
 }
 
 func isTimestamp(text *string) bool {
@@ -93,19 +81,31 @@ func isTimestamp(text *string) bool {
 	return err == nil
 }
 
+// endsWith reports whether the Will of a connection releases what a SET that comes over it sets: then
+// the key must not outlive this process either (docs/adr/0005). If the client may not release the key,
+// its Will does not, and the key has its lifetime.
+func (s *Server) endsWith(conn *connection, command *statestore.Command) bool {
+	return conn.willCommand != nil && command.ReleasedBy(conn.willCommand) &&
+		s.options.Authorizer.Authorize(conn.identity, statestore.VerbVDel, command.Key)
+}
+
 // endWill applies or publishes the Will of a connection that has ended, unless a normal DISCONNECT has
 // withdrawn it [MQTT-3.1.2-8, MQTT-3.1.2-10]. The goroutine that reads the connection calls it once, when it
 // has read everything else. When the server stops, no Wills are applied: the package comment says why.
 func (c *connection) endWill() error {
-	defer c.readTurn.End()
-	if c.why.Load() == endLeft || c.server.stopping.Load() {
-		return nil
-	}
-	if c.will != nil {
-		c.server.applyWill(c)
-	}
-	if c.ordinaryWill != nil {
-		c.server.publishOrDelayWill(c)
+	s, will := c.server, c.ordinaryWill
+	switch {
+	case c.why.Load() == endLeft || s.stopping.Load():
+	case c.will != nil:
+		s.applyWill(c)
+	case will == nil:
+	case will.delay == 0 || c.sessionExpiry() == 0:
+		s.publishOrdinaryWill(will, c.readTurn)
+	default: // if the client comes back in time, it is not published [MQTT-3.1.3-9]
+		will.due = time.Now().Add(will.delay)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		c.client.will = will
 	}
 	return nil
 }
@@ -131,13 +131,13 @@ func (s *Server) applyWill(conn *connection) {
 		return
 	}
 	conn.readTurn.Begin()
+	defer conn.readTurn.End()
 	_, fault := s.submit(conn, s.command(conn, &will), func(reply statestore.Reply) {
 		s.answered(reply)
 		if !envelope.IsClientTopic(will.responseTopic) { // only the client, which is gone, could read that
 			s.tasks.Go(func() { s.publishWillReply(&will, reply) })
 		}
 	})
-	conn.readTurn.End()
 	if fault == nil { // else it is counted and logged, as for any request
 		s.count(func(stats *Stats) { stats.AppliedWills++ })
 		s.logger.Debug("applied a Will", "client", logs.Name(conn.identity.Client))
@@ -163,39 +163,11 @@ type ordinaryWill struct {
 	due      time.Time // when the delay is over
 }
 
-// setOrdinaryWill stores an ordinary Will with its connection.
-func setOrdinaryWill(conn *connection, asked *mqtt.Publish) {
-	conn.ordinaryWill = &ordinaryWill{
-		message:  conn.message(string(asked.Topic), asked),
-		expiry:   asked.MessageExpiry,
-		delay:    time.Duration(asked.WillDelay) * time.Second,
-		identity: conn.identity,
-	}
-	conn.ordinaryWill.message.Payload = bytes.Clone(asked.Payload) // without the bytes of the CONNECT
-}
-
-// publishOrDelayWill publishes the Will of a connection that ended. If it has a delay and the
-// session is kept, it waits: if the client comes back in time, it is not published
-// [MQTT-3.1.3-9].
-func (s *Server) publishOrDelayWill(conn *connection) {
-	will := conn.ordinaryWill
-	if will.delay == 0 || conn.sessionExpiry() == 0 {
-		s.publishOrdinaryWill(will, conn.readTurn)
-		return
-	}
-	will.due = time.Now().Add(will.delay)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	conn.client.will = will
-}
-
 // publishDelayedWill publishes the Will of a client that waits for its delay, if there is one.
-func (s *Server) publishDelayedWill(id string, turn *fairqueue.Place) {
+func (s *Server) publishDelayedWill(c *client, turn *fairqueue.Place) {
 	s.mu.Lock()
-	var will *ordinaryWill
-	if c := s.clients[id]; c != nil {
-		will, c.will = c.will, nil
-	}
+	will := c.will
+	c.will = nil
 	s.mu.Unlock()
 	if will != nil {
 		s.publishOrdinaryWill(will, turn)
@@ -217,10 +189,7 @@ func (s *Server) publishOrdinaryWill(will *ordinaryWill, turn *fairqueue.Place) 
 		return
 	}
 	message := will.message
-	if will.expiry > 0 {
-		message.Expires = time.Now().Add(time.Duration(will.expiry) * time.Second)
-	}
+	message.Expires = expiryOf(will.expiry)
 	turn.Begin()
-	s.messages.Publish(&message, func() bool { return s.yield(turn) })
-	turn.End()
+	s.publish(&message, turn)
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
@@ -111,29 +110,6 @@ func TestTheWillOfATakenOverConnectionIsAppliedBeforeTheNewOneActs(t *testing.T)
 			}
 		})
 	}
-}
-
-// Each connection applies its Will while the next one with its client id waits.
-func TestSimultaneousTakeOversWithWillsComeToAnEnd(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	var group sync.WaitGroup
-	const clients = 40
-	for i := range clients {
-		group.Go(func() {
-			w := testsupport.RequestWill("p", "VDEL", "lock", fmt.Sprint("p:", i))
-			// A connection may be taken over before that.
-			if c, err := w.TryConnect(t, address, "p"); err == nil {
-				_ = c.Exchange(0, nil, testsupport.Exchange{Words: []string{"SET", "lock", fmt.Sprint("p:", i), "NEX"}, Want: "+OK\r\n"})
-				c.Reset()
-			}
-		})
-	}
-	await.Done(group.Wait)
-	testsupport.Eventually(t, "all connections end", func() bool { return s.Sockets() == 0 })
-	if got := s.Stats().AppliedWills; got == 0 || got > clients {
-		t.Errorf("%d Wills of %d were applied", got, clients)
-	}
-	testsupport.Connect(t, address, "observer", nil).MustGet("lock", "")
 }
 
 func TestAWillIsAppliedAfterAllThatItsClientSent(t *testing.T) {
@@ -293,7 +269,7 @@ func TestAWillThatIsNotAValidRequestIsRefusedAtConnectAndNeverApplied(t *testing
 		{"QoS 2", func(w *testsupport.WillConnect) { w.QoS = 2 }, 0x9b, "this server has no QoS 2"},
 		{"a delay", func(w *testsupport.WillConnect) { w.Delay = 120 }, 0x83, "its Will Delay Interval must be 0, not 120"},
 		{"the system topic as response topic", func(w *testsupport.WillConnect) { w.Response = testsupport.InvokeTopic }, 0x87, "the response topic belongs to the state store"},
-		{"a wildcard in the response topic", func(w *testsupport.WillConnect) { w.Response = "clients/+/response" }, 0x90, "in the properties of its Will, as its response topic, a topic name has a wildcard"},
+		{"a wildcard in the response topic", func(w *testsupport.WillConnect) { w.Response = "clients/+/response" }, 0x90, "in its Will, as its response topic, a topic name has a wildcard"},
 		{"a system response topic", func(w *testsupport.WillConnect) { w.Response = "$SYS/broker" }, 0x90, "nothing can be published to this response topic"},
 		{"another client's response topic", func(w *testsupport.WillConnect) { w.Response = "clients/q/response" }, 0x87, "this client may not be answered on this response topic"},
 		{"no command", func(w *testsupport.WillConnect) { w.Payload = []byte("nonsense") }, 0x83, "syntax error"},
@@ -333,22 +309,6 @@ func TestAWillThatIsNotAValidRequestIsRefusedAtConnectAndNeverApplied(t *testing
 	}
 }
 
-// docs/protocol.md §1.1: MQTT 5 only.
-func TestProtocol1AWillOfAnMQTT311ClientIsNotARequest(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	w := testsupport.RequestWill("p", "DEL", "k")
-	w.Old = true
-	conn := testsupport.DialTCP(t, address)
-	testsupport.Send(t, conn, w.Packet("p"))
-	connack := make([]byte, 4)
-	if _, err := io.ReadFull(conn, connack); err != nil || connack[0] != 0x20 || connack[3] == 0 {
-		t.Errorf("CONNACK %x, %v", connack, err)
-	}
-	if got := s.Stats().RefusedConnections; got != 1 {
-		t.Errorf("%d refused connections are counted", got)
-	}
-}
-
 // The clients of a server that stops are alive. A lease that their Wills released could go to a client
 // that is still connected, in a store that is about to end.
 func TestNoWillIsAppliedWhenTheServerStops(t *testing.T) {
@@ -374,22 +334,6 @@ func TestNoWillIsAppliedWhenTheServerStops(t *testing.T) {
 			t.Errorf("%d Wills were applied", got)
 		}
 	}
-}
-
-// The server closes such a connection without a DISCONNECT.
-func TestTheWillOfAClientThatDoesNotReadIsAppliedWhenItIsDisconnected(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	c := testsupport.RequestWill("p", "DEL", "lock").Connect(t, address, "p")
-	c.MustDo(t, 0, "+OK\r\n", "SET", "lock", "p:1")
-	c.MustDo(t, 1, "+OK\r\n", "KEYNOTIFY", "k")
-	writer := testsupport.Connect(t, address, "writer", nil)
-	value := strings.Repeat("x", 64<<10)
-	for s.Stats().SlowReaders == 0 { // it does not read
-		writer.Do("SET", "k", value)
-	}
-	testsupport.Eventually(t, "the Will is applied", func() bool { return s.Stats().AppliedWills == 1 })
-	writer.MustGet("lock", "")
-	_ = writer.Paho.Disconnect(&paho.Disconnect{})
 }
 
 func TestAWillIsAppliedBeforeTheNextConnectionAndDoesNotWaitForACommit(t *testing.T) {

@@ -60,14 +60,14 @@ func TestAnUnreadLogBlocksNeitherRequestsNorTheEnd(t *testing.T) {
 
 func TestLimitsOfFlagsAndThoseDerivedFromMaxMemoryAreLogged(t *testing.T) {
 	t.Parallel()
-	serve := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--max-memory", "512MiB", "--max-session-bytes", "1MiB", "--max-keys", "77", "--log-level", "debug")
+	serve := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--max-memory", "512MiB", "--max-keys", "77", "--log-level", "debug")
 	serve.mustPrint("listening on .*")
 	serve.mustEndAfter(os.Interrupt, 0, "stopped")
 	lines := regexp.MustCompile(`(?m)^.* msg=limits .*$`).FindAllString(serve.stderr.String(), -1)
 	if len(lines) != 1 {
 		t.Fatalf("%d lines about limits in\n%s", len(lines), serve.stderr)
 	}
-	for _, want := range []string{" memory=536870912 ", " clients=819 ", "MaxKeys:77 ", "MaxBytes:134217728 ", " SessionBytes:1048576 "} {
+	for _, want := range []string{" memory=536870912 ", " clients=819 ", "MaxKeys:77 ", "MaxBytes:134217728 ", " Messages:67108864 "} {
 		if !strings.Contains(lines[0], want) {
 			t.Errorf("%q is not in %s", want, lines[0])
 		}

@@ -265,7 +265,6 @@ var dropReasons = map[server.DropReason]string{
 	server.DroppedForeignTopic:   "foreign_response_topic",
 	server.DroppedExpired:        "expired",
 	server.DroppedTooManyTopics:  "too_many_response_topics",
-	server.DroppedOldProtocol:    "old_protocol",
 	server.DroppedJournalSlow:    "journal_slow",
 	attach.DroppedLongClient:     "long_client_id",
 }
