@@ -76,7 +76,7 @@ func (c *connection) refer() error {
 	_ = c.send(c.gate.AppendRefused(nil, why, active)) // the connection ends either way
 	if half, ok := c.socket.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
-		c.setReadDeadline(time.Now().Add(lingerTime))
+		_ = c.socket.SetReadDeadline(time.Now().Add(lingerTime))
 		_, _ = io.CopyN(io.Discard, c.socket, lingerBytes)
 	}
 	return why
@@ -108,7 +108,7 @@ func (c *connection) handshake() error {
 		return nil
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		c.server.listener.countClosed(c.socket, RefusedSlow)
+		c.server.countClosed(c, RefusedSlow)
 	}
 	return c.readFailed(err)
 }
@@ -127,14 +127,18 @@ func (s *Server) connect(conn *connection, asked *wire.Connect) error {
 	if conn.isClosed() {
 		return net.ErrClosed // so that it takes no session over
 	}
-	if refused := s.admit(conn, asked.Will); refused != nil {
+	refused := s.reserveID(conn)
+	if refused == nil && asked.Will != nil {
+		refused = s.admitWill(conn, asked.Will)
+	}
+	if refused != nil {
 		conn.unlockID() // before the answer, which may have to wait for the client
-		return s.refuseConnect(conn, RefusedRules, refused, "reason", logs.Text(refused.Reason))
+		return s.refuseConnect(conn, RefusedRules, refused, refused.Reason)
 	}
 	announced := s.announce(conn, asked)
 	// Before anything is taken from a client that has the id. A session from before makes it no larger.
 	if _, ok := conn.gate.AppendAccepted(nil, false, announced); !ok { // [MQTT-3.1.2-24]
-		return s.refuseConnect(conn, RefusedRules, nil, "reason", "the client takes no packet of the size of a CONNACK")
+		return s.refuseConnect(conn, RefusedRules, nil, "the client takes no packet of the size of a CONNACK")
 	}
 	if old := s.connectionOf(conn.identity.Client); old != nil {
 		s.takeOver(old, conn)
@@ -183,9 +187,9 @@ func (s *Server) announce(conn *connection, asked *wire.Connect) *packets.Proper
 
 // refuseConnect sends CONNACK with the reason to a client that is not admitted, counts and logs that, and
 // returns the reason. The connection ends. A client that takes no CONNACK gets none.
-func (s *Server) refuseConnect(conn *connection, why RefusalReason, answer *mqtt.Refusal, attributes ...any) error {
-	s.refused(why, lineRefused, append([]any{"client", logs.Name(conn.identity.Client), "remote", conn.remote,
-		"user", logs.Name(conn.identity.User)}, attributes...)...)
+func (s *Server) refuseConnect(conn *connection, why RefusalReason, answer *mqtt.Refusal, reason string) error {
+	s.refused(why, "client", logs.Name(conn.identity.Client), "remote", conn.remote,
+		"user", logs.Name(conn.identity.User), "reason", logs.Text(reason))
 	if answer == nil {
 		return net.ErrClosed
 	}
@@ -213,7 +217,7 @@ func (s *Server) authenticate(conn *connection, asked *wire.Connect) error {
 			why, answer = RefusedCredentials, refusal(mqtt.BadCredentials, "bad username or password")
 		}
 		if err != nil {
-			return s.refuseConnect(conn, why, answer, "error", logs.Error(err))
+			return s.refuseConnect(conn, why, answer, err.Error())
 		}
 	} else if !credentials.Certified {
 		conn.identity.User = "" // it is not authenticated
@@ -253,7 +257,7 @@ func (s *Server) credentialsOf(conn *connection, asked *wire.Connect) access.Cre
 // and returns an error.
 func (s *Server) lockClientID(conn *connection) (err error) {
 	if refused := s.checkID(conn.identity); refused != nil { // before it waits for nothing
-		return s.refuseConnect(conn, RefusedRules, refused, "reason", logs.Text(refused.Reason))
+		return s.refuseConnect(conn, RefusedRules, refused, refused.Reason)
 	}
 	ctx, cancel := context.WithTimeoutCause(conn.open, s.clientIDTimeout, errIDTimedOut)
 	defer cancel()
@@ -262,7 +266,7 @@ func (s *Server) lockClientID(conn *connection) (err error) {
 		return err
 	}
 	busy := mqtt.Refuse(mqtt.ServerBusy, "%v: try again later", err)
-	return s.refuseConnect(conn, RefusedTurn, busy, "error", logs.Error(err))
+	return s.refuseConnect(conn, RefusedTurn, busy, err.Error())
 }
 
 // unlockID unlocks the client id, if the connection has locked it.
@@ -292,15 +296,6 @@ func (s *Server) checkUserLocked(identity access.Identity) *mqtt.Refusal {
 		return refusal(mqtt.NotAuthorized, "this client id is in use by another user")
 	}
 	return nil
-}
-
-// admit returns why a client may not connect, or nil. Then the connection, which has locked the client id, has
-// reserved it and has the Will.
-func (s *Server) admit(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
-	if refused := s.reserveID(conn); refused != nil || will == nil {
-		return refused
-	}
-	return s.admitWill(conn, will)
 }
 
 // reserveID reserves a client id unless its client may not connect.
@@ -338,12 +333,10 @@ func (s *Server) reserveID(conn *connection) *mqtt.Refusal {
 // A client that leaves and comes back at once has often sent a DISCONNECT that is not read yet.
 // Closing the connection at once would lose it, and apply a Will that the client has withdrawn.
 func (s *Server) takeOver(old, next *connection) {
-	timeout := time.NewTimer(takeOverTimeout)
-	defer timeout.Stop()
 	select {
 	case <-old.over:
 		return
-	case <-timeout.C:
+	case <-time.After(takeOverTimeout):
 	}
 	s.events.TakenOver(old.seen, old.identity.Client, old.identity.User, next.remote, old.remote)
 	old.end(endTakenOver)

@@ -1,7 +1,10 @@
 package server_test
 
 import (
+	"bytes"
+	"context"
 	"crypto/tls"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +26,7 @@ import (
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/transport"
 )
 
 // keeping makes a client connect with a session that outlives its connection.
@@ -417,7 +421,7 @@ func TestALoginWithoutAPlaceIsRefusedAsServerBusy(t *testing.T) {
 			t.Errorf("%s: %#x", test.name, got)
 		}
 	}
-	if got := s.Stats(); got.Refused[server.RefusedBusy] != 2 || got.RefusedConnections != 2 {
+	if got := s.Stats(); got.Refused[server.RefusedBusy] != 2 {
 		t.Errorf("stats %+v", got)
 	}
 }
@@ -441,7 +445,7 @@ func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 	testsupport.MustBeOpen(t, silent[2])
 	p.MustGet("k", "")
 	q.MustGet("k", "")
-	if got := s.Stats(); got.Refused[server.RefusedUnauthenticated] != 1 || got.RefusedConnections != 1 {
+	if got := s.Stats(); got.Refused[server.RefusedUnauthenticated] != 1 {
 		t.Errorf("stats %+v", got)
 	}
 	for range 6 { // whatever number of them comes
@@ -450,22 +454,6 @@ func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 	testsupport.Connect(t, address, "r", nil).MustGet("k", "")
 	if all, _ := s.Unauthenticated(); all > 3 {
 		t.Errorf("%d are at the door", all)
-	}
-}
-
-// Invariant 58: connections of one address keep no other address out.
-func TestAFullAddressReplacesItsOwnConnectionsOnly(t *testing.T) {
-	elsewhere := fromElsewhere(t)
-	address, s := testsupport.StartServer(t, server.Options{Listener: elsewhere, MaxUnauthenticated: 10, MaxUnauthenticatedPerAddress: 2})
-	var silent []net.Conn
-	for i, source := range []string{"192.0.2.2", "192.0.2.1", "192.0.2.1", "192.0.2.1"} {
-		elsewhere.from <- source
-		silent = append(silent, testsupport.DialTCP(t, address))
-		testsupport.Eventually(t, "it is accepted", func() bool { return s.Sockets()+int(s.Stats().RefusedConnections) == i+1 })
-	}
-	testsupport.MustBeClosed(t, silent[1])
-	for _, i := range []int{0, 2, 3} {
-		testsupport.MustBeOpen(t, silent[i])
 	}
 }
 
@@ -617,4 +605,128 @@ func TestAHandshakeThatGetsNoTurnInTimeIsCounted(t *testing.T) {
 		t.Error("its handshake succeeded")
 	}
 	testsupport.Eventually(t, "it is counted", func() bool { return s.Stats().Refused[server.RefusedSlow] == 1 })
+}
+
+// startStandby answers clients on a free port of this machine, as a server that stands by.
+func startStandby(t *testing.T, options server.Options, active func() string) (address string, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	options.Listener = testsupport.Listen(t)
+	ended := make(chan error, 1)
+	go func() { ended <- server.StandBy(ctx, options, active) }()
+	var once atomic.Bool
+	stop = func() {
+		if once.Swap(true) {
+			return
+		}
+		cancel()
+		if err := await.Receive(ended); err != nil {
+			t.Errorf("StandBy: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return options.Listener.Addr().String(), stop
+}
+
+func at(address string) func() string { return func() string { return address } }
+
+func TestOurClientGoesFromAStandbyToTheActiveServer(t *testing.T) {
+	active := testsupport.Start(t, server.Options{})
+	far, _ := startStandby(t, server.Options{}, nil)
+	near, _ := startStandby(t, server.Options{}, at(active))
+	client := testsupport.Dial(t, strings.Join([]string{near, "mqtt://" + far, "mqtt://" + active}, ","), transport.Options{})
+	if got := client.Connection(); got.Broker != "mqtt://"+active {
+		t.Errorf("%+v", got)
+	}
+	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAPlainClientIsSentToTheActiveServer(t *testing.T) {
+	for _, test := range []struct{ name, active, want string }{
+		{"known", "b.example:8883", "b.example:8883"},
+		{"unknown", "", ""},
+		{"no text", "b\xff", ""},
+		{"a control character", "b\n", ""},
+		{"too long", strings.Repeat("b", 301), ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			address, _ := startStandby(t, server.Options{}, at(test.active))
+			p, err := testsupport.TryConnect(t, address, "a", nil)
+			if err == nil || p.Connack == nil || p.Connack.ReasonCode != packets.ConnackUseAnotherServer || p.Connack.Properties.ServerReference != test.want {
+				t.Fatalf("%v, %+v", err, p.Connack)
+			}
+			if !strings.Contains(p.Connack.Properties.ReasonString, "stands by") {
+				t.Errorf("reason %q", p.Connack.Properties.ReasonString)
+			}
+		})
+	}
+	// What comes after the CONNECT does not cost the client the answer.
+	address, _ := startStandby(t, server.Options{}, nil)
+	c := testsupport.ConnectPacket{ID: "a"}.Start(t, testsupport.DialTCP(t, address))
+	c.Write(bytes.Repeat([]byte{0xc0, 0}, 10_000))
+	if connack, err := c.TryRead(); err != nil || connack[3] != packets.ConnackUseAnotherServer {
+		t.Errorf("a client that does not wait: %x, %v", connack, err)
+	}
+}
+
+func TestAStandbyHasTheTLSOfItsServer(t *testing.T) {
+	t.Parallel()
+	authority := certificates.New(t, "authority")
+	certificate := authority.Issue(pkix.Name{CommonName: "standby"})
+	config := &tls.Config{Certificates: []tls.Certificate{certificate}, ClientCAs: authority.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	address, _ := startStandby(t, server.Options{TLS: config}, at("b.example:8883"))
+	client := authority.Issue(pkix.Name{CommonName: "client"})
+	for _, test := range []struct {
+		name         string
+		certificates []tls.Certificate
+		sent         bool // to the active server
+	}{
+		{"with a certificate", []tls.Certificate{client}, true},
+		{"without one", nil, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			options := transport.Options{TLS: transport.TLSOptions{Config: &tls.Config{RootCAs: authority.Pool, Certificates: test.certificates}}}
+			_, err := transport.Dial(ctx, "mqtts://"+address, options)
+			if err == nil || errors.Is(err, transport.ErrUseAnotherServer) != test.sent || strings.Contains(err.Error(), "b.example") != test.sent {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestInvariant56TheNumberOfConnectionsAtAStandbyIsBounded(t *testing.T) {
+	var log logbuffer.Buffer
+	address, stop := startStandby(t, server.Options{MaxUnauthenticated: 10, MaxUnauthenticatedPerAddress: 2, Logger: log.Logger()}, nil)
+	silent := []*testsupport.RawClient{}
+	for range 3 {
+		silent = append(silent, testsupport.NewRaw(t, testsupport.DialTCP(t, address), "a"))
+	}
+	testsupport.MustBeClosed(t, silent[0].Conn)
+	stop()
+	for _, c := range silent {
+		testsupport.MustBeClosed(t, c.Conn)
+	}
+	if !strings.Contains(log.String(), "--max-unauthenticated") {
+		t.Errorf("the log: %s", &log)
+	}
+}
+
+func TestInvariant55AnActiveThatPanicsEndsOneConnectionOnly(t *testing.T) {
+	var calls atomic.Int32
+	address, _ := startStandby(t, server.Options{}, func() string {
+		if calls.Add(1) == 1 {
+			panic("at first")
+		}
+		return "b:1"
+	})
+	if _, connack := (testsupport.ConnectPacket{ID: "a"}).TryConnect(t, address); connack != nil {
+		t.Errorf("CONNACK %x", connack)
+	}
+	if _, connack := (testsupport.ConnectPacket{ID: "a"}).TryConnect(t, address); len(connack) < 4 || connack[3] != packets.ConnackUseAnotherServer {
+		t.Errorf("the next one: %x", connack)
+	}
 }

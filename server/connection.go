@@ -14,6 +14,7 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -51,7 +52,8 @@ type connection struct {
 	silenceAllowed time.Duration               // one and a half keep-alives
 	will           *request                    // to apply when the connection ends; nil: none
 	willCommand    *statestore.Command         // of will, as it was at CONNECT; nil: none
-	ordinaryWill   *ordinaryWill               // to publish when the connection ends; nil: none
+	ordinaryWill   *pubsub.Message             // to publish when the connection ends; nil: none
+	willExpiry     uint32                      // its Message Expiry Interval, from then; 0: none
 	texts          requestTexts                // of the latest request
 	reserved       string                      // the response topic of the latest request
 	handled        bool                        // it has handled a packet since the last pause
@@ -182,11 +184,7 @@ func (c *connection) extendDeadline() {
 	if c.arriving > arrivingAssured && c.input.Incomplete() {
 		patience = min(patience, completeWithin)
 	}
-	c.setReadDeadline(time.Now().Add(patience))
-}
-
-func (c *connection) setReadDeadline(t time.Time) {
-	_ = c.socket.SetReadDeadline(t) // fails on a closed connection, as the read will
+	_ = c.socket.SetReadDeadline(time.Now().Add(patience)) // fails on a closed connection, as the read will
 }
 
 const (

@@ -75,8 +75,8 @@
 // A Will is refused at CONNECT if its client may not publish it, and dropped if that is so when
 // it is due. A Will on the system topic is a request: with VDEL it releases a lease the moment
 // its holder disconnects. It must be a valid request at CONNECT (MQTT 5, QoS 1, not retained,
-// response topic, correlation data, a well-formed command, __ts for a SET) with a Will Delay
-// Interval of 0; otherwise CONNACK refuses the connection and names what is missing.
+// response topic, correlation data, a well-formed command, __ts for a SET); otherwise CONNACK refuses the
+// connection and names what is missing.
 //
 // It is applied as the last request of its connection: after all others that the server read,
 // before another connection of the same client id is established, and by the same rules. So the
@@ -104,8 +104,7 @@
 // SET a Will (a VDEL of the same value) of the same connection would have undone. MQTT
 // allows a server that stops to publish no Wills, and ordinary Wills are not published either.
 //
-// An ordinary Will is published when its connection ends. With a Will Delay Interval it is
-// published when the delay is over or the session ends, unless the client comes back before.
+// An ordinary Will is published when its connection ends, too: CONNECT refuses a Will Delay Interval (0x83).
 //
 // # Before authentication
 //

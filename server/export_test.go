@@ -25,7 +25,7 @@ func (s *Server) Lost(client string) time.Time {
 
 // Expire ends the session of a client if its time is over.
 func (s *Server) Expire(client string, now time.Time) {
-	s.sweepClient(client, now, s.processors.NewPlace())
+	s.sweepClient(client, now)
 }
 
 // Clients returns how many clients are connected or have a session.
@@ -94,24 +94,24 @@ func (s *Server) ResponseTopics() (sessions int) {
 
 // Sockets returns the number of open connections, before and after CONNECT.
 func (s *Server) Sockets() int {
-	s.listener.mu.Lock()
-	defer s.listener.mu.Unlock()
-	return len(s.listener.connections)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.connections)
 }
 
 // SetAuthenticationTimeout sets how long a connection has to authenticate. Call it before Serve.
-func (s *Server) SetAuthenticationTimeout(patience time.Duration) { s.listener.auth.Timeout = patience }
+func (s *Server) SetAuthenticationTimeout(patience time.Duration) { s.auth.Timeout = patience }
 
 // Unauthenticated returns the number of connections that have not authenticated, and how many of
 // them wait for the comparison of a password.
 func (s *Server) Unauthenticated() (all, waiting int) {
-	_, waiting = s.listener.auth.Waiting()
-	return s.listener.auth.Len(), waiting
+	_, waiting = s.auth.Waiting()
+	return s.auth.Len(), waiting
 }
 
 // Handshaking returns how many TLS handshakes wait for their turns.
 func (s *Server) Handshaking() int {
-	handshakes, _ := s.listener.auth.Waiting()
+	handshakes, _ := s.auth.Waiting()
 	return handshakes
 }
 

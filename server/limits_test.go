@@ -33,7 +33,7 @@ func TestAServerTakesAsManyClientsAsItMay(t *testing.T) {
 	refused("c")
 	_ = b.Paho.Disconnect(&paho.Disconnect{})
 	refused("c") // the session of b is still there
-	if got := s.Stats().RefusedConnections; got != 2 {
+	if got := s.Stats().Refused[server.RefusedRules]; got != 2 {
 		t.Errorf("%d refused connections are counted", got)
 	}
 	b = testsupport.Connect(t, address, "b", nil) // which ends its session
@@ -161,7 +161,7 @@ func TestASessionHoldsALimitedNumberOfMessages(t *testing.T) {
 	testsupport.MustHaveClients(t, s, 1)
 	publisher.MustPublish("t", payloads[1:]...)
 	usage := s.Usage()
-	if got := s.Stats().DroppedMessages[server.MessageSessionsFull]; usage.WaitingMessages != int64(fit) || got != uint64(8-fit) || usage.WaitingBytes < int64(fit*size) {
+	if got := s.Stats().DroppedMessages["sessions full"]; usage.WaitingMessages != int64(fit) || got != uint64(8-fit) || usage.WaitingBytes < int64(fit*size) {
 		t.Errorf("%+v", usage)
 	}
 	other := testsupport.ConnectPacket{ID: "other"}.Connect(t, address)

@@ -37,9 +37,8 @@ type Options struct {
 	// 1.2 is limited to suites with ECDHE and AEAD; if CurvePreferences is nil, key exchange to
 	// X25519, with or without ML-KEM, and P-256. A client may show 5 certificates, no two of
 	// authorities of the same name. To bound that, the server verifies certificates itself, and
-	// resumes no session of a client with one: VerifiedChains is set for VerifyPeerCertificate and
-	// VerifyConnection only. With GetConfigForClient package tls verifies, without these bounds; a
-	// configuration that it returns is used as it is. Half of the processors that Go uses
+	// resumes no session of a client with one. With GetConfigForClient, VerifyPeerCertificate or VerifyConnection
+	// package tls verifies, without these bounds; a configuration that the first returns is used as it is. Half of the processors that Go uses
 	// compute handshakes, in fair turns by remote address. The server uses a copy, so changes
 	// after New have no effect.
 	TLS *tls.Config
@@ -144,18 +143,8 @@ func (o *Options) complete() error {
 		o.Authorizer = access.AllowKeys
 	}
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	if !o.AllowInsecure && !o.isLocal() {
-		return o.mustBeSecure()
-	}
-	return nil
-}
-
-// ErrInsecure is what errors.Is finds in the error of New if other machines could reach the
-// server without TLS or without authentication.
-var ErrInsecure = errors.New("not secure")
-
-func (o *Options) mustBeSecure() error {
 	switch {
+	case o.AllowInsecure || o.isLocal():
 	case o.TLS == nil:
 		return fmt.Errorf("%w: other machines can reach %s and there is no TLS", ErrInsecure, o.Addr)
 	case o.Authenticator == nil && o.TLS.ClientAuth != tls.RequireAndVerifyClientCert:
@@ -163,6 +152,10 @@ func (o *Options) mustBeSecure() error {
 	}
 	return nil
 }
+
+// ErrInsecure is what errors.Is finds in the error of New if other machines could reach the
+// server without TLS or without authentication.
+var ErrInsecure = errors.New("not secure")
 
 // isLocal reports whether only this machine can reach the server. It returns true for an Addr that it cannot
 // parse, which net.Listen will refuse, and false for such an address of a Listener, which may be the public end

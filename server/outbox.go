@@ -265,9 +265,6 @@ func (o *outbox) isBehind() bool {
 	return o.behindLocked() && time.Since(o.moved) < unreadAfter
 }
 
-// writesAtOnce is how many writes of messages a connection may make before others may write.
-const writesAtOnce = 8
-
 // writeWaiting writes what waits for the client, as much as possible in one write: replies and notifications, and
 // then the messages of its session. It does so in a turn of Server.writers: notifying a thousand clients of one
 // change must not delay the requests of others.
@@ -329,12 +326,7 @@ func (c *connection) writeMessages(turn *fairqueue.Place, write func()) {
 	}
 	room := heldRooms.Get().(*[heldRoom]byte)
 	defer heldRooms.Put(room)
-	more := true
-	for n := 0; more && !c.isClosed(); n++ {
-		if n == writesAtOnce {
-			c.outbox.wake() // goes on when the others have written
-			return
-		}
+	for more := true; more && !c.isClosed(); {
 		turn.Begin()
 		var gathered []byte
 		gathered, more = c.client.session.Append(room[:0], heldEnough)

@@ -84,7 +84,6 @@ var accepted, unmatched = new(mqtt.Refusal), &mqtt.Refusal{Code: mqtt.NoMatching
 // passOn publishes an ordinary message, and reports whether a subscription matches it.
 func (s *Server) passOn(c *connection, p *mqtt.Publish) (matched bool) {
 	message := c.message(string(p.Topic), p)
-	message.Borrowed = true
 	message.Expires = expiryOf(p.MessageExpiry)
 	return s.publish(&message, c.readTurn)
 }
@@ -101,7 +100,7 @@ func expiryOf(seconds uint32) time.Time {
 func (s *Server) publish(message *pubsub.Message, turn *fairqueue.Place) (matched bool) {
 	return s.messages.Publish(message, func() (goOn bool) {
 		turn.Yield()
-		return !s.stopping.Load()
+		return s.running.Err() == nil
 	})
 }
 

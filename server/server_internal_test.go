@@ -175,27 +175,11 @@ func TestInvariant57WillsArePublishedInTurns(t *testing.T) {
 		conn.why.Store(endLost)
 		_ = conn.endWill()
 	}
-	// away returns what is done to the client when it has left, with its Will delayed.
-	away := func(later time.Duration, do func(s *Server, now time.Time)) func(*connection) {
-		return func(conn *connection) {
-			conn.gate.SessionExpiry, conn.ordinaryWill.delay = 60, time.Second
-			ends(conn)
-			conn.server.endConnection(conn)
-			do(conn.server, time.Now().Add(later))
-		}
-	}
 	for _, test := range []struct {
 		name    string
 		publish func(conn *connection)
 	}{
 		{"when the connection ends", ends},
-		{"when its delay is over", away(2*time.Second, (*Server).sweep)},
-		{"when its session expires", away(time.Hour, (*Server).sweep)},
-		{"when its client begins a new session", away(0, func(s *Server, _ time.Time) {
-			next := s.newConnection(new(sink))
-			next.identity.Client = "p"
-			s.enter(next, true)
-		})},
 		{"the reply to a request", func(conn *connection) {
 			conn.ordinaryWill = nil
 			refused := conn.server.setWillRequest(conn, &mqtt.Publish{

@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/eclipse/paho.golang/packets"
-
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/testprocess"
@@ -417,7 +415,7 @@ func TestAConnectionWithoutRemoteAddressIsServedAndRefused(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Listener: nowhere{testsupport.Listen(t)}, MaxUnauthenticated: 1})
 	testsupport.DialTCP(t, address)
 	testsupport.DialTCP(t, address)
-	testsupport.Eventually(t, "the first is dropped for the second", func() bool { return s.Stats().RefusedConnections == 1 })
+	testsupport.Eventually(t, "the first is dropped for the second", func() bool { return s.Stats().Refused[server.RefusedUnauthenticated] == 1 })
 	testsupport.Connect(t, address, "c", nil).MustGet("k", "")
 }
 
@@ -483,40 +481,6 @@ func TestAnAuthenticatorThatPanicsTakesNoPlaceOfOthers(t *testing.T) {
 	}
 	testsupport.ConnectPacket{ID: "other", User: "u"}.Connect(t, address)
 	testsupport.Eventually(t, "the panics are counted", func() bool { return s.Stats().Panics == 5 })
-}
-
-// A goroutine of the server publishes a delayed Will, or the connection that ends the session.
-func TestAPanicInADelayedWillHarmsNothing(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(*testing.T, string){
-		"when it is due": func(*testing.T, string) {},
-		"when the session ends": func(t *testing.T, address string) {
-			testsupport.ConnectPacket{ID: "victim", User: "u"}.Connect(t, address)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			on := new(atomic.Bool)
-			authorizer := fragile(on)
-			options := server.Options{Authenticator: authorizer, Authorizer: authorizer}
-			delay := uint32(600)
-			if name == "when it is due" {
-				delay = 1
-			}
-			address, s := testsupport.StartServer(t, options)
-			kept := testsupport.ConnectPacket{ID: "kept", User: "u", Expiry: 600}.Connect(t, address)
-			kept.Disconnect()
-			testsupport.Eventually(t, "one session is kept", func() bool { return s.Stats().Connected == 0 })
-			c := testsupport.ConnectPacket{ID: "victim", User: "u", Expiry: 600, Will: &rawmqtt.Message{
-				Topic: "boom", Payload: []byte("gone"), Properties: rawmqtt.Body{packets.PropWillDelayInterval}.Uint32(delay),
-			}}.Connect(t, address)
-			on.Store(true)
-			_ = c.Conn.Close()
-			testsupport.Eventually(t, "the victim is away", func() bool { return s.Stats().Connected == 0 })
-			end(t, address)
-			testsupport.Eventually(t, "the panic is counted", func() bool { return s.Stats().Panics == 1 })
-			testsupport.ConnectPacket{ID: "victim", User: "u"}.Connect(t, address)
-		})
-	}
 }
 
 // A store that panicked during a change must not go on. The test runs it in a child process.

@@ -6,9 +6,9 @@ import (
 	"hash/maphash"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
-	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 )
@@ -21,7 +21,6 @@ type client struct {
 	conn     *connection     // nil: it is away
 	lost     time.Time       // since when
 	expiry   time.Duration   // how long its session is kept then
-	will     *ordinaryWill   // waits for its delay; nil: none
 
 	// Hashes of the response topics that are reserved for it: of its requests, and of its latest Will.
 	answered     []uint64
@@ -33,14 +32,12 @@ type client struct {
 func (s *Server) enter(conn *connection, cleanStart bool) (present bool) {
 	id := conn.identity.Client
 	if cleanStart {
-		s.endSession(id, conn.readTurn) // [MQTT-3.1.2-4]
+		s.endSession(id) // [MQTT-3.1.2-4]
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.clients[id]
-	if present = c != nil && !cleanStart; present {
-		c.will = nil // [MQTT-3.1.3-9]
-	} else {
+	if present = c != nil && !cleanStart; !present {
 		identity := conn.identity
 		mayRead := func(topic string) bool { return s.mayRead(identity, topic) }
 		c = &client{identity: identity, session: s.messages.NewSession(id, mayRead)}
@@ -48,7 +45,7 @@ func (s *Server) enter(conn *connection, cleanStart bool) (present bool) {
 	}
 	c.conn, conn.client = conn, c
 	conn.seen = s.seen.Come(id, conn.identity.User, conn.remote, true)
-	s.connected++
+	s.stats.Connected++
 	if conn.will != nil && needsReservation(conn.will.responseTopic) {
 		c.answeredWill = maphash.String(s.seed, conn.will.responseTopic)
 	}
@@ -65,7 +62,7 @@ func (c *connection) sessionExpiry() time.Duration {
 func (s *Server) endConnection(conn *connection) {
 	id, expiry, why := conn.identity.Client, conn.sessionExpiry(), conn.why.Load()
 	if expiry == 0 {
-		s.endSession(id, conn.readTurn)
+		s.endSession(id)
 	} else {
 		s.engine.Disconnect(id)
 		conn.client.session.Detach()
@@ -79,23 +76,21 @@ func (s *Server) endConnection(conn *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	conn.client.conn, conn.client.lost, conn.client.expiry = nil, time.Now(), expiry
-	s.connected--
+	s.stats.Connected--
 	if expiry == 0 {
 		delete(s.clients, id)
 	}
 }
 
 // endSession deletes what the server keeps for a session, except for its client in Server.clients: until it
-// returns, no client is admitted that would own the same topics. turn is the place of the goroutine that calls
-// it, which is not in a turn.
-func (s *Server) endSession(id string, turn *fairqueue.Place) {
+// returns, no client is admitted that would own the same topics.
+func (s *Server) endSession(id string) {
 	s.engine.EndSession(id)
 	s.mu.Lock()
 	c := s.clients[id]
 	s.mu.Unlock()
 	if c != nil {
 		c.session.End()
-		s.publishDelayedWill(c, turn) // its delay ends with the session at the latest [MQTT-3.1.2-8]
 	}
 }
 
@@ -111,42 +106,32 @@ func (s *Server) connectionOf(id string) *connection {
 
 // sweepSessions calls sweep once a second, until ctx ends.
 func (s *Server) sweepSessions(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			s.sweep(now)
-		}
+	for sleep.For(ctx, time.Second) {
+		s.sweep(time.Now())
 	}
 }
 
-// dueLocked reports whether by now the session of a client has expired, or the delay of its Will.
-func (c *client) dueLocked(now time.Time) (expired, will bool) {
-	return c.conn == nil && now.Sub(c.lost) > c.expiry, c.will != nil && !now.Before(c.will.due)
-}
+// isOverLocked reports whether by now the session of a client has expired.
+func (c *client) isOverLocked(now time.Time) bool { return c.conn == nil && now.Sub(c.lost) > c.expiry }
 
-// sweep ends the sessions, publishes the Wills, and frees the messages, whose time is over [MQTT-3.1.2-23].
+// sweep ends the sessions, and frees the messages, whose time is over [MQTT-3.1.2-23].
 func (s *Server) sweep(now time.Time) {
-	var due []string
+	var over []string
 	var sessions []*pubsub.Session
 	s.mu.Lock()
 	for id, c := range s.clients {
 		sessions = append(sessions, c.session)
-		if expired, will := c.dueLocked(now); expired || will {
-			due = append(due, id)
+		if c.isOverLocked(now) {
+			over = append(over, id)
 		}
 	}
 	if now.Sub(s.began) >= restoredKept {
-		due = append(due, s.restored...)
+		over = append(over, s.restored...)
 		s.restored = nil
 	}
 	s.mu.Unlock()
-	turn := s.processors.NewPlace()
-	for _, id := range due {
-		s.sweepClient(id, now, turn)
+	for _, id := range over {
+		s.sweepClient(id, now)
 	}
 	for _, session := range sessions {
 		session.Sweep(now)
@@ -159,30 +144,23 @@ const restoredKept = 10 * time.Minute
 
 // sweepClient is sweep for one client, or for one that has a session in the store only. It does nothing while a
 // connection of the client is being established: that goes on with the session, or a later round finds it again.
-// And no Will is published after a CONNACK [MQTT-3.1.3-9].
-func (s *Server) sweepClient(id string, now time.Time, turn *fairqueue.Place) {
+func (s *Server) sweepClient(id string, now time.Time) {
 	unlock, ok := s.tryLockID(id)
 	s.mu.Lock()
-	if !ok {
+	c := s.clients[id]
+	switch {
+	case !ok:
 		s.restored = append(s.restored, id)
 		s.mu.Unlock()
 		return
-	}
-	c, expired, will := s.clients[id], true, false
-	if c != nil { // it may have come back, and left again since
-		expired, will = c.dueLocked(now)
+	case c == nil || c.isOverLocked(now): // it may have come back, and left again since
+		s.mu.Unlock()
+		s.endSession(id)
+		s.mu.Lock()
+		delete(s.clients, id)
 	}
 	s.mu.Unlock()
-	defer unlock()
-	switch {
-	case expired:
-		s.endSession(id, turn)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.clients, id)
-	case will:
-		s.publishDelayedWill(c, turn)
-	}
+	unlock()
 }
 
 // What follows locks client ids, so that connections of one client are established one after the other. A
@@ -219,13 +197,11 @@ func (s *Server) lockID(ctx context.Context, client string) (unlock func(), err 
 	s.mu.Lock()
 	id := s.ids[client]
 	if id == nil {
-		id = &idLock{held: make(chan struct{}, 1)}
+		id = &idLock{held: make(chan struct{}, 1), newest: func(error) {}}
 		s.ids[client] = id
 	}
 	id.users++
-	if id.newest != nil {
-		id.newest(errNewerWaits)
-	}
+	id.newest(errNewerWaits)
 	id.newest = cancel
 	s.mu.Unlock()
 	select {
@@ -244,7 +220,7 @@ func (s *Server) tryLockID(client string) (unlock func(), ok bool) {
 	if s.ids[client] != nil {
 		return nil, false
 	}
-	id := &idLock{held: make(chan struct{}, 1), users: 1}
+	id := &idLock{held: make(chan struct{}, 1), users: 1, newest: func(error) {}}
 	id.held <- struct{}{}
 	s.ids[client] = id
 	return func() { s.unlockID(client, id, true) }, true

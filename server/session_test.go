@@ -5,7 +5,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,67 +22,40 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// pass publishes the Wills that are due after some seconds.
-func pass(s *server.Server, seconds uint32) {
-	s.Sweep(time.Now().Add(time.Duration(seconds) * time.Second))
-}
-
-func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
+func TestAnOrdinaryWillIsPublishedWhenItsConnectionEnds(t *testing.T) {
 	t.Parallel()
-	const long, kept = 600, 3600
-	type ending = func(*testing.T, string, *server.Server, *testsupport.RawClient)
-	back := func(h testsupport.ConnectPacket) ending {
-		return func(t *testing.T, address string, s *server.Server, c *testsupport.RawClient) {
-			_ = c.Conn.Close()
-			testsupport.MustHaveClients(t, s, 1)
-			h.ID = "p"
-			h.Connect(t, address)
-		}
-	}
-	lost := func(t *testing.T, _ string, s *server.Server, c *testsupport.RawClient) {
-		_ = c.Conn.Close()
-		testsupport.MustHaveClients(t, s, 1)
-	}
-	says := func(packet ...byte) ending {
-		return func(t *testing.T, _ string, s *server.Server, c *testsupport.RawClient) {
+	lost := func(_ *testing.T, _ string, c *testsupport.RawClient) { _ = c.Conn.Close() }
+	says := func(packet ...byte) func(*testing.T, string, *testsupport.RawClient) {
+		return func(_ *testing.T, _ string, c *testsupport.RawClient) {
 			c.Write(packet)
 			c.MustBeClosed()
-			testsupport.MustHaveClients(t, s, 1)
 		}
 	}
+	properties := rawmqtt.Body{packets.PropPayloadFormat, 1}
+	properties = append(properties, rawmqtt.Body{packets.PropContentType}.Text("c")...).User("b", "1").User("a", "2").User("b", "3")
 	for _, test := range []struct {
-		name   string
-		delay  uint32
-		expiry uint32
-		end    ending // returns when p is forgotten, or is back
-		want   bool
+		name string
+		end  func(*testing.T, string, *testsupport.RawClient)
+		want bool
 	}{
-		{"without a delay", 0, kept, lost, true},
-		{"after its delay", 1, kept, lost, true},
-		{"not before its delay", long + 1, kept, lost, false},
-		{"not when the client is back", long, kept, back(testsupport.ConnectPacket{Resume: true, Expiry: kept}), false},
-		{"when the client begins a new session", 2 * long, kept, back(testsupport.ConnectPacket{Expiry: long}), true},
-		{"when the session ends with the connection", 2 * long, 0, lost, true},
-		{"when the session ends before the delay", 2 * long, 1, lost, true},
-		{"not after a DISCONNECT", 0, kept, says(0xe0, 0), false},
-		{"after a DISCONNECT that ends the session", 2 * long, kept, says(0xe0, 7, 4, 5, packets.PropSessionExpiryInterval, 0, 0, 0, 0), true},
-		{"when the server sends the client away", 0, kept, says(rawmqtt.Message{Topic: "t", Retain: true}.Packet()...), true},
-		{"when the client is taken over", 0, kept, func(t *testing.T, address string, _ *server.Server, _ *testsupport.RawClient) {
-			testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: kept}.Connect(t, address)
+		{"lost", lost, true},
+		{"not after a DISCONNECT", says(0xe0, 0), false},
+		{"after a DISCONNECT with the Will", says(0xe0, 1, 4), true},
+		{"when the server sends the client away", says(rawmqtt.Message{Topic: "t", Retain: true}.Packet()...), true},
+		{"when the client is taken over", func(t *testing.T, address string, _ *testsupport.RawClient) {
+			testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: 600}.Connect(t, address)
 		}, true},
-		{"not when it is taken over and has a delay", long, kept, func(t *testing.T, address string, _ *server.Server, _ *testsupport.RawClient) {
-			testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: kept}.Connect(t, address)
-		}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			address, s := testsupport.StartServer(t, server.Options{})
+			address := testsupport.Start(t, server.Options{})
 			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
 			listener.Subscribe("#")
-			c := testsupport.ConnectPacket{ID: "p", Expiry: test.expiry, Will: testsupport.OrdinaryWill("factory/p", test.delay)}.Connect(t, address)
-			test.end(t, address, s, c)
-			pass(s, long)
-			if test.want {
-				listener.MustReceive("gone")
+			will := testsupport.OrdinaryWill("factory/p", 0, append(properties, rawmqtt.Body{packets.PropMessageExpiry}.Uint32(50)...)...)
+			test.end(t, address, testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: will}.Connect(t, address))
+			if test.want { // the expiry counts from the time of publication
+				if got := listener.MustReceive("gone")[0]; got.Topic != "factory/p" || got.QoS != 1 || got.Expiry != 50 || got.Properties != string(properties) {
+					t.Errorf("%+v", got)
+				}
 			}
 			sender := testsupport.ConnectPacket{ID: "sender"}.Connect(t, address)
 			sender.MustPublish("z", "the end")
@@ -93,82 +65,25 @@ func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
 }
 
 // The rules at the time when the Will is due decide.
-func TestAWillThatWaitsIsAuthorizedAgain(t *testing.T) {
-	for _, test := range []struct {
-		name, topic string
-		change      func(c *testsupport.RawClient, closed *atomic.Bool)
-		want        bool
-	}{
-		{"by other rules", "factory/p", func(_ *testsupport.RawClient, closed *atomic.Bool) { closed.Store(true) }, false},
-		{"where the store answers by now", "clients/p/response", func(c *testsupport.RawClient, _ *atomic.Bool) { c.Do("GET", "k") }, false},
+func TestAWillIsAuthorizedAgain(t *testing.T) {
+	for topic, change := range map[string]func(c *testsupport.RawClient, closed *atomic.Bool){
+		"factory/p":          func(_ *testsupport.RawClient, closed *atomic.Bool) { closed.Store(true) },
+		"clients/p/response": func(c *testsupport.RawClient, _ *atomic.Bool) { c.Do("GET", "k") }, // where the store answers by now
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			var closed atomic.Bool
-			authorizer := testsupport.Rules{Topic: func(identity access.Identity, topic string, write bool) bool {
-				return !write || !closed.Load()
-			}}
-			address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-			c := testsupport.ConnectPacket{ID: "p", User: "u", Resume: true, Expiry: 3600, Will: testsupport.OrdinaryWill(test.topic, 600)}.Connect(t, address)
-			c.Subscribe("z", "factory/p", "clients/p/response")
-			test.change(c, &closed)
-			_ = c.Conn.Close()
-			testsupport.MustHaveClients(t, s, 0)
-			pass(s, 600)
-			closed.Store(false)
-			testsupport.ConnectPacket{ID: "sender", User: "u"}.Connect(t, address).MustPublish("z", "the end")
-			c = testsupport.ConnectPacket{ID: "p", User: "u", Resume: true}.Connect(t, address)
-			if test.want {
-				c.MustReceive("gone")
-			}
-			c.MustReceive("the end")
-		})
+		var closed atomic.Bool
+		authorizer := testsupport.Rules{Topic: func(_ access.Identity, _ string, write bool) bool { return !write || !closed.Load() }}
+		address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+		login := testsupport.ConnectPacket{ID: "p", User: "u", Resume: true, Expiry: 3600, Will: testsupport.OrdinaryWill(topic, 0)}
+		c := login.Connect(t, address)
+		c.Subscribe("z", topic)
+		change(c, &closed)
+		_ = c.Conn.Close()
+		testsupport.MustHaveClients(t, s, 0)
+		closed.Store(false)
+		testsupport.ConnectPacket{ID: "sender", User: "u"}.Connect(t, address).MustPublish("z", "the end")
+		login.Will = nil
+		login.Connect(t, address).MustReceive("the end")
 	}
-}
-
-// Wills of other clients may take long. A client that came back meanwhile must not get its Will
-// published.
-func TestADueWillIsNotPublishedIfItsClientCameBack(t *testing.T) {
-	var armed atomic.Bool
-	blocked, goOn := make(chan string, 1), make(chan struct{})
-	authorizer := testsupport.Rules{Topic: func(_ access.Identity, topic string, write bool) bool {
-		if write && armed.CompareAndSwap(true, false) {
-			blocked <- topic
-			await.Receive(goOn)
-		}
-		return true
-	}}
-	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-	listener := testsupport.ConnectPacket{ID: "listener", User: "u"}.Connect(t, address)
-	listener.Subscribe("#")
-	for _, id := range []string{"a", "b"} {
-		_ = testsupport.ConnectPacket{ID: id, User: "u", Expiry: 3600, Will: testsupport.OrdinaryWill(id, 600)}.Connect(t, address).Conn.Close()
-	}
-	testsupport.MustHaveClients(t, s, 1)
-	armed.Store(true)
-	var publishing sync.WaitGroup
-	publishing.Go(func() { pass(s, 600) })
-	other := map[string]string{"a": "b", "b": "a"}[await.Receive(blocked)]
-	testsupport.ConnectPacket{ID: other, User: "u", Resume: true, Expiry: 600}.Connect(t, address)
-	close(goOn)
-	await.Done(publishing.Wait)
-	listener.MustReceive("gone")
-	testsupport.ConnectPacket{ID: "sender", User: "u"}.Connect(t, address).MustPublish("z", "the end")
-	listener.MustReceive("the end")
-}
-
-func TestADueWillWaitsWhileItsClientConnects(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
-	listener.Subscribe("#")
-	_ = testsupport.ConnectPacket{ID: "p", Expiry: 3600, Will: testsupport.OrdinaryWill("factory/p", 600)}.Connect(t, address).Conn.Close()
-	testsupport.MustHaveClients(t, s, 1)
-	arrived := s.LockClientID("p")
-	pass(s, 600)
-	arrived()
-	testsupport.ConnectPacket{ID: "p", Expiry: 3600, Resume: true, Will: testsupport.OrdinaryWill("factory/p", 600)}.Connect(t, address)
-	sender := testsupport.ConnectPacket{ID: "sender"}.Connect(t, address)
-	sender.MustPublish("z", "the end")
-	listener.MustReceive("the end")
 }
 
 func TestInvariant23ARequestThatIsDeliveredAgainIsAppliedOnce(t *testing.T) {
@@ -487,15 +402,13 @@ func TestAClientWithoutAnIDGetsOne(t *testing.T) {
 	}
 }
 
-// Nor does it take anything from a client that has its id: a connection, a session, or a Will that waits.
+// Nor does it take anything from a client that has its id: a connection or a session.
 func TestAClientThatTakesNoConnackTakesNothingOver(t *testing.T) {
 	for _, resume := range []bool{false, true} {
 		t.Run(fmt.Sprint("resume ", resume), func(t *testing.T) {
 			var log logbuffer.Buffer
 			address, s := testsupport.StartServer(t, server.Options{Logger: log.Logger()})
-			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
-			listener.Subscribe("factory/p")
-			asked := testsupport.ConnectPacket{ID: "p", Resume: resume, Expiry: 600, Will: testsupport.OrdinaryWill("factory/p", 600)}
+			asked := testsupport.ConnectPacket{ID: "p", Resume: resume, Expiry: 600}
 			tooSmall := asked
 			tooSmall.Properties = rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(5)
 			mustBeRefused := func(times uint64) {
@@ -514,16 +427,12 @@ func TestAClientThatTakesNoConnackTakesNothingOver(t *testing.T) {
 				t.Errorf("the client that was connected gets %x", answer)
 			}
 			_ = p.Conn.Close()
-			testsupport.MustHaveClients(t, s, 1)
+			testsupport.MustHaveClients(t, s, 0)
 			mustBeRefused(2)
 			if !s.HasSession("p") {
 				t.Error("its session has ended")
 			}
-			listener.MustPublish("factory/p", "the Will waits")
-			listener.MustReceive("the Will waits")
 			testsupport.Eventually(t, "no client id is taken", func() bool { return s.LockedClientIDs() == 0 })
-			pass(s, 600)
-			listener.MustReceive("gone")
 			if line := "no packet of the size of a CONNACK"; !strings.Contains(log.String(), line) {
 				t.Errorf("%q is not in the log:\n%s", line, &log)
 			}

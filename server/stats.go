@@ -46,17 +46,11 @@ const (
 	RefusedRules           RefusalReason = "CONNECT was refused" // client id, Will, or a limit; CONNACK has the reason, if the client takes a CONNACK
 )
 
-// MessageDropReason is why an ordinary message did not reach a subscriber. The publisher is not told.
+// MessageDropReason is why an ordinary message did not reach a subscriber: "session full" or "sessions full", as
+// much waits for the client, or for all, as may; "expired", its Message Expiry Interval was over before it could be
+// sent; "too large" for the subscriber; "not readable", the subscriber may not read the topic. The publisher is not
+// told.
 type MessageDropReason = pubsub.Reason
-
-// The reasons why a message is dropped.
-const (
-	MessageSessionFull  = pubsub.SessionFull // as much waits for the client as may
-	MessageSessionsFull = pubsub.TotalFull   // as much waits for all clients as may
-	MessageExpired      = pubsub.Expired     // its Message Expiry Interval was over before it could be sent
-	MessageTooLarge     = pubsub.TooLarge    // it is larger than the Maximum Packet Size of the subscriber
-	MessageNotReadable  = pubsub.Forbidden   // the subscriber may not read the topic
-)
 
 // Stats counts what happened since the server was made.
 type Stats struct {
@@ -73,10 +67,8 @@ type Stats struct {
 	// AppliedWills is how many Wills that are requests were given to the store. Requests counts
 	// them too.
 	AppliedWills uint64
-	// RefusedConnections is how many connections were refused, at CONNECT or before, and Refused
-	// how many by reason.
-	RefusedConnections uint64
-	Refused            map[RefusalReason]uint64
+	// Refused is how many connections were refused, at CONNECT or before, by reason.
+	Refused map[RefusalReason]uint64
 	// SlowReaders is how many clients were disconnected because they did not read fast enough.
 	SlowReaders uint64
 	// Panics is how often the server recovered from a panic by ending a connection, or by not
@@ -90,13 +82,8 @@ type Usage struct {
 	Store statestore.Usage
 	// Sessions is how many clients are connected or have a session that is kept.
 	Sessions int
-	// Subscriptions is how many subscriptions these have, and SubscriptionBytes what they take
-	// up.
-	Subscriptions     int
-	SubscriptionBytes int64
-	// WaitingMessages is how many messages wait in sessions, and WaitingBytes their
-	// size.
-	WaitingMessages, WaitingBytes int64
+	// Their subscriptions and the messages that wait for them.
+	pubsub.Usage
 	// OutgoingBytes is what else waits to be written to connections, or will after a commit.
 	OutgoingBytes int64
 	// ArrivingBytes is what large packets take that are not complete.
@@ -105,16 +92,7 @@ type Usage struct {
 
 // Usage returns what the server holds now. It is cheap to call.
 func (s *Server) Usage() Usage {
-	messages := s.messages.Usage()
-	usage := Usage{
-		Store:             s.engine.Usage(),
-		Subscriptions:     messages.Subscriptions,
-		SubscriptionBytes: messages.SubscriptionBytes,
-		WaitingMessages:   messages.WaitingMessages,
-		WaitingBytes:      messages.WaitingBytes,
-		OutgoingBytes:     s.outgoing.Used(),
-		ArrivingBytes:     s.arriving.Used(),
-	}
+	usage := Usage{Store: s.engine.Usage(), Usage: s.messages.Usage(), OutgoingBytes: s.outgoing.Used(), ArrivingBytes: s.arriving.Used()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	usage.Sessions = len(s.clients)
@@ -123,22 +101,17 @@ func (s *Server) Usage() Usage {
 
 // Stats returns the counts as they are now.
 func (s *Server) Stats() Stats {
-	dropped := s.messages.Usage().Dropped
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats := s.stats
-	stats.Connected = s.connected
-	stats.Dropped, stats.Refused, stats.DroppedMessages = maps.Clone(stats.Dropped), maps.Clone(stats.Refused), dropped
+	stats.Dropped, stats.Refused, stats.DroppedMessages = maps.Clone(stats.Dropped), maps.Clone(stats.Refused), s.messages.Dropped()
 	return stats
 }
 
 // refused counts a connection that is refused, and logs a line about it.
-func (s *Server) refused(why RefusalReason, line int, attributes ...any) {
-	s.count(func(stats *Stats) {
-		stats.RefusedConnections++
-		stats.Refused[why]++
-	})
-	s.log(line, attributes...)
+func (s *Server) refused(why RefusalReason, attributes ...any) {
+	s.count(func(stats *Stats) { stats.Refused[why]++ })
+	s.log(lineRefused, attributes...)
 }
 
 // count changes the statistics.

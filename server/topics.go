@@ -54,15 +54,6 @@ func (s *Server) mayLeaveWill(identity access.Identity, topic string) bool {
 	return owns(identity.Client, topic) && !envelope.IsRecommended(rest)
 }
 
-// mayPublishWill reports whether the Will of a client, which is due, may be published. Rules and
-// response topics may have changed since CONNECT, and another client may own the topic by now.
-func (s *Server) mayPublishWill(identity access.Identity, topic string) bool {
-	s.mu.Lock()
-	collides := s.collidesLocked(identity.Client)
-	s.mu.Unlock()
-	return (!collides || !envelope.IsClientTopic(topic)) && s.mayLeaveWill(identity, topic) && s.mayPublish(identity, topic)
-}
-
 // mayUse reports whether a client may publish to a topic outside of clients/, or name it as its
 // response topic.
 func (s *Server) mayUse(identity access.Identity, topic string) bool {

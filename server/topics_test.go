@@ -289,7 +289,7 @@ func TestARefusedClientLearnsNothing(t *testing.T) {
 	if got := await.Receive(authenticator.Came); got.User != "mallory" || string(got.Password) != "secret" || got.Certified {
 		t.Errorf("came %+v", got)
 	}
-	if got := s.Stats(); got.RefusedConnections != 1 || got.Connected != 0 {
+	if got := s.Stats(); got.Refused[server.RefusedCredentials] != 1 || got.Connected != 0 {
 		t.Errorf("stats %+v", got)
 	}
 }

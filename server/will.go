@@ -3,17 +3,13 @@ package server
 import (
 	"bytes"
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
-	"github.com/tenurelock/tenure/server/internal/fairqueue"
-	"github.com/tenurelock/tenure/server/internal/logs"
-	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -24,6 +20,8 @@ func (s *Server) admitWill(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
 	switch {
 	case will.QoS > 1:
 		return refusal(mqtt.QoSNotSupported, noQoS2) // [MQTT-3.2.2-12]
+	case will.WillDelay > 0:
+		return mqtt.Refuse(mqtt.ImplementationError, "a Will is published when its connection ends, so its Will Delay Interval must be 0, not %d", will.WillDelay)
 	case topic == protocol.InvokeTopic:
 		return s.setWillRequest(conn, will)
 	case !s.mayLeaveWill(conn.identity, topic): // when the Will is due, the client can no longer be told
@@ -31,13 +29,9 @@ func (s *Server) admitWill(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
 	case will.Retain:
 		return refusal(mqtt.RetainNotSupported, noneRetained) // [MQTT-3.2.2-13]
 	}
-	conn.ordinaryWill = &ordinaryWill{
-		message:  conn.message(topic, will),
-		expiry:   will.MessageExpiry,
-		delay:    time.Duration(will.WillDelay) * time.Second,
-		identity: conn.identity,
-	}
-	conn.ordinaryWill.message.Payload = bytes.Clone(will.Payload) // without the bytes of the CONNECT
+	message := conn.message(topic, will)
+	message.Payload = bytes.Clone(will.Payload) // without the bytes of the CONNECT
+	conn.ordinaryWill, conn.willExpiry = &message, will.MessageExpiry
 	return nil
 }
 
@@ -57,9 +51,7 @@ func (s *Server) setWillRequest(conn *connection, asked *mqtt.Publish) *mqtt.Ref
 	code, wrong := byte(mqtt.ImplementationError), command.Err()
 	switch why := s.checkRequest(conn, will); {
 	case why != "":
-		code, wrong = codeOf(why), fmt.Errorf("%s", why)
-	case asked.WillDelay > 0:
-		wrong = fmt.Errorf("it is applied when the connection ends, so its Will Delay Interval must be 0, not %d", asked.WillDelay)
+		code, wrong = codeOf(why), errors.New(string(why))
 	case wrong != nil:
 	case command.Verb == statestore.VerbSet && will.timestamp == nil:
 		wrong = protocol.MissingTimestamp
@@ -95,17 +87,14 @@ func (s *Server) endsWith(conn *connection, command *statestore.Command) bool {
 func (c *connection) endWill() error {
 	s, will := c.server, c.ordinaryWill
 	switch {
-	case c.why.Load() == endLeft || s.stopping.Load():
+	case c.why.Load() == endLeft || s.running.Err() != nil:
 	case c.will != nil:
 		s.applyWill(c)
-	case will == nil:
-	case will.delay == 0 || c.sessionExpiry() == 0:
-		s.publishOrdinaryWill(will, c.readTurn)
-	default: // if the client comes back in time, it is not published [MQTT-3.1.3-9]
-		will.due = time.Now().Add(will.delay)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		c.client.will = will
+	case will != nil && s.mayLeaveWill(c.identity, will.Topic) && s.mayPublish(c.identity, will.Topic): // rules and response topics may have changed
+		will.Expires = expiryOf(c.willExpiry)
+		c.readTurn.Begin()
+		defer c.readTurn.End()
+		s.publish(will, c.readTurn)
 	}
 	return nil
 }
@@ -125,7 +114,7 @@ func (s *Server) applyWill(conn *connection) {
 	ctx, cancel := context.WithTimeout(s.running, willPatience)
 	defer cancel()
 	if s.engine.Room(ctx) != nil {
-		if !s.stopping.Load() {
+		if s.running.Err() == nil {
 			s.drop(conn, DroppedJournalSlow)
 		}
 		return
@@ -140,7 +129,6 @@ func (s *Server) applyWill(conn *connection) {
 	})
 	if fault == nil { // else it is counted and logged, as for any request
 		s.count(func(stats *Stats) { stats.AppliedWills++ })
-		s.logger.Debug("applied a Will", "client", logs.Name(conn.identity.Client))
 	}
 }
 
@@ -148,48 +136,5 @@ func (s *Server) applyWill(conn *connection) {
 func (s *Server) publishWillReply(will *request, reply statestore.Reply) {
 	turn := s.processors.NewPlace()
 	defer turn.End()
-	encoded := s.encodeReply(will.responseTopic, will.CorrelationData, reply)
-	defer encoded.free()
-	s.publishReply(encoded, turn)
-}
-
-// ordinaryWill is a Will that is not a request: a message to be published when the connection ends
-// without a normal DISCONNECT.
-type ordinaryWill struct {
-	message  pubsub.Message
-	expiry   uint32 // the Message Expiry Interval in seconds, from when the Will is published
-	delay    time.Duration
-	identity access.Identity
-	due      time.Time // when the delay is over
-}
-
-// publishDelayedWill publishes the Will of a client that waits for its delay, if there is one.
-func (s *Server) publishDelayedWill(c *client, turn *fairqueue.Place) {
-	s.mu.Lock()
-	will := c.will
-	c.will = nil
-	s.mu.Unlock()
-	if will != nil {
-		s.publishOrdinaryWill(will, turn)
-	}
-}
-
-// publishOrdinaryWill publishes a Will if its client may still publish to the topic, in turns at the place of
-// the goroutine that calls it. Goroutines of other clients and of the server call it, so it recovers from a
-// panic of the rules.
-func (s *Server) publishOrdinaryWill(will *ordinaryWill, turn *fairqueue.Place) {
-	defer func() {
-		turn.End() // it may have panicked in a turn
-		if value := recover(); value != nil {
-			s.notePanic(value, "client", logs.Name(will.identity.Client))
-		}
-	}()
-	if !s.mayPublishWill(will.identity, will.message.Topic) {
-		s.logger.Debug("a Will was not published", "client", logs.Name(will.identity.Client), "topic", logs.Name(will.message.Topic))
-		return
-	}
-	message := will.message
-	message.Expires = expiryOf(will.expiry)
-	turn.Begin()
-	s.publish(&message, turn)
+	s.publishReply(will.responseTopic, s.encodeReply(will.responseTopic, will.CorrelationData, reply), turn)
 }

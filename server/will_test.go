@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -221,9 +220,7 @@ func TestAWillIsAppliedWithTheRightsThatItsClientHasThen(t *testing.T) {
 					return identity.Client != "p" || !lostTopics.Load()
 				},
 			}
-			var log logbuffer.Buffer
-			address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer,
-				Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+			address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
 			w := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
 			w.User, w.Response = "alice", "factory/answers"
 			c := w.Connect(t, address, "p")
@@ -246,9 +243,6 @@ func TestAWillIsAppliedWithTheRightsThatItsClientHasThen(t *testing.T) {
 			stats := s.Stats()
 			if got := stats.Dropped[server.DroppedForeignTopic]; stats.AppliedWills != test.applied || got != test.dropped {
 				t.Errorf("%d Wills are counted as applied and %d as dropped", stats.AppliedWills, got)
-			}
-			if text := log.String(); strings.Contains(text, `msg="applied a Will" client=p`) != (test.applied == 1) {
-				t.Errorf("the log says\n%s", text)
 			}
 			testsupport.Connect(t, address, "observer", testsupport.As("observer")).MustGet("lock", test.left)
 		})

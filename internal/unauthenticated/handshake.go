@@ -87,9 +87,6 @@ func (s *Socket) Write(p []byte) (int, error) {
 }
 
 func (s *Socket) endTurn() {
-	if s.turn.Load() == nil {
-		return
-	}
 	if end := s.turn.Swap(nil); end != nil {
 		(*end)()
 	}

@@ -251,19 +251,6 @@ func TestOneRuleAboutTopicsClosesAllOthers(t *testing.T) {
 	}
 }
 
-func TestTheZeroFileAllowsNothing(t *testing.T) {
-	var f File
-	identity := Identity{Client: "a", User: "a"}
-	if f.Authenticate(Credentials{Client: "a", User: "a", Password: []byte("x")}) == nil ||
-		f.Authenticate(Credentials{Client: "a", User: "a", Certified: true}) == nil ||
-		f.Authorize(identity, statestore.VerbGet, "k") || f.AuthorizeTopic(identity, "t", false) {
-		t.Error("it does")
-	}
-	if err := f.Reload(); err == nil || !strings.Contains(err.Error(), "use Open") {
-		t.Error(err)
-	}
-}
-
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {

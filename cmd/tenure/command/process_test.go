@@ -112,7 +112,7 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 			t.Errorf("%q is not in the log:\n%s", want, text)
 		}
 	}
-	if lines := strings.Count(text, "closed a connection"); lines > 30 {
+	if lines := strings.Count(text, "refused a connection"); lines > 30 {
 		t.Errorf("%d lines about %d connections", lines, refused)
 	}
 	for _, conn := range open {

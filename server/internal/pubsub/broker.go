@@ -10,13 +10,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
 )
 
-// Limits bounds in bytes what clients can make a [Broker] hold. Of each, one session may take at most as much as is
-// left for all others, and 16 KiB in any case.
-type Limits struct {
-	Subscriptions int64 // what the subscriptions of all clients may take up
-	Messages      int64 // of the messages that wait; a message counts in each session
-}
-
 const (
 	// maxSubscriptions is how many subscriptions one client may have.
 	maxSubscriptions = 1000
@@ -31,8 +24,7 @@ const (
 	assured = 16 << 10
 )
 
-// Message is a message to publish. It must not be changed once it is published: all subscribers
-// share it.
+// Message is a message to publish. Properties and Payload belong to the caller again when Publish has returned.
 type Message struct {
 	Topic string // does not begin with $
 	QoS   byte   // 0 or 1
@@ -45,9 +37,6 @@ type Message struct {
 	Expires time.Time
 	// Publisher is the client id of the publisher, for No Local.
 	Publisher string
-	// Borrowed: Properties and Payload belong to the caller again when Publish has returned. If
-	// the message waits, Publish copies them.
-	Borrowed bool
 }
 
 // Broker delivers messages. Use [New].
@@ -64,11 +53,13 @@ type Broker struct {
 	dropped map[Reason]uint64
 }
 
-// New returns a broker without sessions.
-func New(limits Limits) *Broker {
+// New returns a broker without sessions, for so many bytes of subscriptions and of messages that wait. A message
+// counts in each session. Of either, one session may take at most as much as is left for all others, and 16 KiB in
+// any case.
+func New(subscriptions, messages int64) *Broker {
 	return &Broker{
-		subBytes:     sharedquota.New(limits.Subscriptions),
-		waitingBytes: sharedquota.New(limits.Messages),
+		subBytes:     sharedquota.New(subscriptions),
+		waitingBytes: sharedquota.New(messages),
 		dropped:      make(map[Reason]uint64),
 	}
 }
@@ -100,8 +91,8 @@ func (b *Broker) Publish(m *Message, pause func() (goOn bool)) (matched bool) {
 		return pause()
 	}
 	subscribers, goOn := b.subscribers(m, func() bool { return step(1, pauseUnlocked) })
-	if len(subscribers) > 0 && m.Borrowed {
-		m.Properties, m.Payload, m.Borrowed = bytes.Clone(m.Properties), bytes.Clone(m.Payload), false
+	if len(subscribers) > 0 { // which share a copy
+		m.Properties, m.Payload = bytes.Clone(m.Properties), bytes.Clone(m.Payload)
 	}
 	for session, qos := range subscribers {
 		if !goOn {
@@ -133,15 +124,13 @@ func (b *Broker) subscribers(m *Message, step func() bool) (found map[*Session]b
 	return found, goOn
 }
 
-// Usage is what a [Broker] holds, and how many messages it has dropped.
+// Usage is what a [Broker] holds for all sessions.
 type Usage struct {
+	// Subscriptions is how many subscriptions there are, and SubscriptionBytes what they take up.
 	Subscriptions     int
-	SubscriptionBytes int64 // as Limits.Subscriptions counts them
-	WaitingMessages   int64 // of all sessions
-	WaitingBytes      int64
-	// Dropped is how many messages did not reach a subscriber since the broker was made, counted for
-	// each subscriber, but for messages of QoS 0 for clients that are not connected.
-	Dropped map[Reason]uint64
+	SubscriptionBytes int64
+	// WaitingMessages is how many messages wait, and WaitingBytes their size.
+	WaitingMessages, WaitingBytes int64
 }
 
 // Reason is why a message did not reach a subscriber.
@@ -149,7 +138,7 @@ type Reason string
 
 const (
 	SessionFull Reason = "session full"  // as much waits for the client as may
-	TotalFull   Reason = "sessions full" // over Limits.Messages
+	TotalFull   Reason = "sessions full" // as much waits for all clients as may
 	Expired     Reason = "expired"       // the Message Expiry Interval was over
 	TooLarge    Reason = "too large"     // larger than the Maximum Packet Size of the receiver
 	Forbidden   Reason = "not readable"  // the receiver may not read the topic
@@ -161,18 +150,17 @@ func (b *Broker) drop(why Reason) {
 	b.dropped[why]++
 }
 
-// Usage returns what the broker holds now.
-func (b *Broker) Usage() Usage {
-	usage := Usage{
-		SubscriptionBytes: b.subBytes.Used(),
-		WaitingMessages:   b.waiting.Load(),
-		WaitingBytes:      b.waitingBytes.Used(),
-	}
-	b.filters.RLock()
-	usage.Subscriptions = b.subscriptions
-	b.filters.RUnlock()
+// Dropped returns how many messages did not reach a subscriber since the broker was made, counted for
+// each subscriber, but for messages of QoS 0 for clients that are not connected.
+func (b *Broker) Dropped() map[Reason]uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	usage.Dropped = maps.Clone(b.dropped)
-	return usage
+	return maps.Clone(b.dropped)
+}
+
+// Usage returns what the broker holds now.
+func (b *Broker) Usage() Usage {
+	b.filters.RLock()
+	defer b.filters.RUnlock()
+	return Usage{b.subscriptions, b.subBytes.Used(), b.waiting.Load(), b.waitingBytes.Used()}
 }

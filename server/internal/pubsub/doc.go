@@ -24,8 +24,8 @@
 // topic keep their order [MQTT-4.6.0]. A message of QoS 1 waits for its acknowledgement, and is sent
 // again, in the same order, on the next connection.
 //
-// Everything that waits is counted in bytes, and has a bound (see [Limits]). A message beyond a
-// bound is dropped for that one subscriber and counted (see [Usage]); neither the publisher
+// Everything that waits is counted in bytes, and has a bound (see [New]). A message beyond a
+// bound is dropped for that one subscriber and counted (see [Broker.Dropped]); neither the publisher
 // nor any other subscriber is affected. Sessions that do not read cannot take what all others need, however many
 // they are.
 //

@@ -42,8 +42,8 @@ type queue struct {
 	sent     map[uint16]*waiting // on this connection, by packet id
 	sends    uint64
 	bytes    int64
-	packetID uint16    // the latest
-	expires  time.Time // nothing expires before; zero: nothing expires
+	packetID uint16 // the latest
+	expires  bool   // a message of unsent may
 }
 
 // Attach makes the session send its messages to a connection. QoS 1 messages that were not acknowledged are
@@ -127,33 +127,24 @@ func (s *Session) offer(m *Message, qos byte) {
 	s.broker.waiting.Add(1)
 	s.bytes += size
 	s.unsent = append(s.unsent, &waiting{Message: m, qos: qos, size: size})
-	s.expiresLocked(m.Expires)
-}
-
-// expiresLocked notes when a message expires.
-func (s *Session) expiresLocked(at time.Time) {
-	if !at.IsZero() && (s.expires.IsZero() || at.Before(s.expires)) {
-		s.expires = at
-	}
+	s.expires = s.expires || !m.Expires.IsZero()
 }
 
 // Sweep frees expired messages. Without it, they are freed when they would be sent.
 func (s *Session) Sweep(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.expires.IsZero() || now.Before(s.expires) {
+	if !s.expires {
 		return
 	}
-	s.expires = time.Time{}
+	s.expires = false
 	s.filterLocked(func(w *waiting) bool {
-		if w.isOver(now) {
+		over := w.isOver(now)
+		if over {
 			s.broker.drop(Expired)
-			return false
 		}
-		if w.packetID == 0 {
-			s.expiresLocked(w.Expires)
-		}
-		return true
+		s.expires = s.expires || !over && !w.Expires.IsZero()
+		return !over
 	})
 }
 

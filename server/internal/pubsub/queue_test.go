@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math"
-	"reflect"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -91,8 +90,7 @@ func publish(t *testing.T, b *Broker, messages ...*Message) {
 // checkEmpty checks that nothing is held any more.
 func checkEmpty(t *testing.T, b *Broker) {
 	t.Helper()
-	usage := b.Usage()
-	if usage.Dropped = nil; !reflect.DeepEqual(usage, Usage{}) || b.root.below != nil {
+	if usage := b.Usage(); usage != (Usage{}) || b.root.below != nil {
 		t.Errorf("what is held at the end: %+v, %v", usage, b.root)
 	}
 }
@@ -100,7 +98,7 @@ func checkEmpty(t *testing.T, b *Broker) {
 func in(d time.Duration) time.Time { return time.Now().Add(d) }
 
 // newBroker returns a broker with room for 256 MiB of each.
-func newBroker() *Broker { return New(Limits{Subscriptions: 256 << 20, Messages: 256 << 20}) }
+func newBroker() *Broker { return New(256<<20, 256<<20) }
 
 func TestEachClientGetsOneCopyWithTheHighestQoSAndNotItsOwnWithNoLocal(t *testing.T) {
 	b := newBroker()
@@ -226,7 +224,7 @@ func TestWhatIsOverALimitIsDroppedAndCounted(t *testing.T) {
 		"bytes in all": {assured, 3, 6 * (overhead + 1 + assured), TotalFull}, // half of them
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := New(Limits{Subscriptions: 1 << 20, Messages: test.all})
+			b := New(1<<20, test.all)
 			s := newSession(b, "s")
 			attach(s)
 			subscribe(t, s, 1, "a")
@@ -243,7 +241,7 @@ func TestWhatIsOverALimitIsDroppedAndCounted(t *testing.T) {
 					s.Acknowledge(p.PacketID)
 				}
 			}
-			if d := b.Usage().Dropped; d[test.why] != 4 || len(d) != 1 {
+			if d := b.Dropped(); d[test.why] != 4 || len(d) != 1 {
 				t.Errorf("%+v, want 4", d)
 			}
 			s.End()
@@ -255,7 +253,7 @@ func TestWhatIsOverALimitIsDroppedAndCounted(t *testing.T) {
 // However many sessions do not acknowledge, and whatever size their messages have.
 func TestInvariant57EachSessionHasSomeRoomWhateverOthersTake(t *testing.T) {
 	const total, greedy = 1 << 20, 50
-	b := New(Limits{Subscriptions: total, Messages: total})
+	b := New(total, total)
 	var sessions []*Session
 	for i := range greedy {
 		s := newSession(b, fmt.Sprint("greedy", i))
@@ -332,7 +330,7 @@ func TestAMessageLargerThanItsReceiverTakesIsDropped(t *testing.T) {
 	subscribe(t, s, 1, "a")
 	publish(t, b, message("a", "1234", 0), message("a", "12345", 0), message("a", "12", 1), message("a", "123", 1))
 	checkReceived(t, s, "1234:0 12:1")
-	if usage := b.Usage(); usage.Dropped[TooLarge] != 2 || usage.WaitingMessages != 1 {
+	if usage := b.Usage(); b.Dropped()[TooLarge] != 2 || usage.WaitingMessages != 1 {
 		t.Errorf("%+v", usage)
 	}
 }
@@ -367,7 +365,7 @@ func TestTheReceiverIsAskedBeforeEachDeliveryAndMayPanic(t *testing.T) {
 	attach(s)
 	allowed = "bc"
 	checkReceived(t, s, "2:1D 5:1 6:1")
-	if d := b.Usage().Dropped; d[Forbidden] != 3 {
+	if d := b.Dropped(); d[Forbidden] != 3 {
 		t.Errorf("%+v", d)
 	}
 }
@@ -398,7 +396,7 @@ func TestAMessageExpiresWhileItWaits(t *testing.T) {
 		}
 		time.Sleep(29500 * time.Millisecond)
 		s.Sweep(time.Now())
-		if usage := b.Usage(); usage.WaitingMessages != 21 || usage.Dropped[Expired] != 32 {
+		if usage := b.Usage(); usage.WaitingMessages != 21 || b.Dropped()[Expired] != 32 {
 			t.Errorf("%+v, want 21 that wait", usage)
 		}
 		time.Sleep(time.Hour)

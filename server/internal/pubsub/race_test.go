@@ -11,7 +11,7 @@ import (
 )
 
 func TestAllOfItAtTheSameTime(t *testing.T) {
-	b := New(Limits{Subscriptions: 1 << 20, Messages: 1 << 20})
+	b := New(1<<20, 1<<20)
 	filters := []string{"a/b", "a/+", "#", "+/b", "a/#", "c/+/+", "c/d/e"}
 	var mu sync.Mutex
 	sessions := make([]*Session, 5)

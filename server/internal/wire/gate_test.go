@@ -184,7 +184,7 @@ var rules = []struct {
 	{"UNSUBSCRIBE", []string{connect5}, packet(0xa2, "\x00\x01", properties(user("", "")), text("a"), text("$share/g/a")), 0},
 	{"UNSUBSCRIBE without a filter [MQTT-3.10.3-2]", []string{connect5}, packet(0xa2, "\x00\x01", properties()), mqtt.ProtocolError},
 	{"UNSUBSCRIBE without its flags [MQTT-3.10.1-1]", []string{connect5}, packet(0xa0, "\x00\x01", properties(), text("a")), mqtt.Malformed},
-	{"UNSUBSCRIBE with a Subscription Identifier", []string{connect5}, packet(0xa2, "\x00\x01", properties("\x0b\x01"), text("a")), mqtt.Malformed},
+	{"UNSUBSCRIBE with a Subscription Identifier", []string{connect5}, packet(0xa2, "\x00\x01", properties("\x0b\x01"), text("a")), 0xa1},
 	{"UNSUBSCRIBE with half a filter", []string{connect5}, packet(0xa2, "\x00\x01", properties(), "\x00\x02a"), mqtt.Malformed},
 	{"UNSUBSCRIBE with too many filters", []string{connect5}, packet(0xa2, "\x00\x01", properties(), strings.Repeat(text("a"), 101)), mqtt.QuotaExceeded},
 

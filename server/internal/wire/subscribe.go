@@ -32,10 +32,7 @@ const (
 	reservedOptions     = 0xc0
 )
 
-var (
-	subscribeProperties   = mqtt.SetOf(packets.PropSubscriptionIdentifier, packets.PropUser)
-	unsubscribeProperties = mqtt.SetOf(packets.PropUser)
-)
+var subscribeProperties = mqtt.SetOf(packets.PropSubscriptionIdentifier, packets.PropUser)
 
 // Decode decodes a complete SUBSCRIBE or UNSUBSCRIBE packet. It returns what is wrong with the packet, or
 // nil. It allocates for no more filters than there may be.
@@ -45,14 +42,10 @@ func (s *Subscribe) Decode(packet []byte) (refusal *mqtt.Refusal) {
 	if refusal != nil {
 		return refusal
 	}
-	subscribes, allowed := mqtt.Type(packet) == packets.SUBSCRIBE, unsubscribeProperties
-	if subscribes {
-		allowed = subscribeProperties
-	}
 	if s.PacketID, refusal = mqtt.PacketID(&in); refusal != nil {
 		return refusal
 	}
-	if refusal := new(mqtt.Properties).Each(&in, allowed, &limits, refuseIdentifier); refusal != nil {
+	if refusal := new(mqtt.Properties).Each(&in, subscribeProperties, &limits, refuseIdentifier); refusal != nil {
 		return refusal
 	}
 	if len(in) == 0 {
@@ -70,7 +63,7 @@ func (s *Subscribe) Decode(packet []byte) (refusal *mqtt.Refusal) {
 			return refusal
 		}
 		subscription := Subscription{Topic: string(filter)}
-		if subscribes {
+		if mqtt.Type(packet) == packets.SUBSCRIBE {
 			if refusal := subscription.readOptions(&in); refusal != nil {
 				return refusal
 			}

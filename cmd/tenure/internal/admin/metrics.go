@@ -280,11 +280,11 @@ var refusalReasons = map[server.RefusalReason]string{
 }
 
 var messageReasons = map[server.MessageDropReason]string{
-	server.MessageSessionFull:  "session_full",
-	server.MessageSessionsFull: "sessions_full",
-	server.MessageExpired:      "expired",
-	server.MessageTooLarge:     "too_large",
-	server.MessageNotReadable:  "not_readable",
+	"session full":  "session_full",
+	"sessions full": "sessions_full",
+	"expired":       "expired",
+	"too large":     "too_large",
+	"not readable":  "not_readable",
 }
 
 func (s *scrape) serverMetrics() {
