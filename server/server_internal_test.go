@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"fmt"
@@ -131,40 +130,6 @@ func TestAClaimDoesNotPassToTheConnectionThatWaits(t *testing.T) {
 		t.Error("the claim of a connection outlives it")
 	}
 	if release(); len(s.ids) != 0 {
-		t.Error("the client id is taken by no connection")
-	}
-}
-
-func TestOneConnectionAtATimeHasAClientID(t *testing.T) {
-	s := newTestServer()
-	var inside, got, gaveUp atomic.Int64
-	var all sync.WaitGroup
-	for i := range 8 {
-		all.Go(func() {
-			for j := range 500 {
-				// Some give up when their turn is about to come.
-				ctx, cancel := context.WithTimeout(t.Context(), time.Duration((i+j)%5)*10*time.Microsecond)
-				release, err := s.lockID(ctx, "p")
-				cancel()
-				if err != nil {
-					gaveUp.Add(1)
-					continue
-				}
-				if inside.Add(1) != 1 {
-					t.Error("two connections have taken one client id")
-				}
-				got.Add(1)
-				time.Sleep(time.Microsecond)
-				inside.Add(-1)
-				release()
-			}
-		})
-	}
-	await.Done(all.Wait)
-	if got.Load() == 0 || gaveUp.Load() == 0 {
-		t.Errorf("%d took it, %d gave up: nothing is tested", got.Load(), gaveUp.Load())
-	}
-	if len(s.ids) != 0 {
 		t.Error("the client id is taken by no connection")
 	}
 }

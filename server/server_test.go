@@ -187,35 +187,16 @@ func TestAFatalFailureToAcceptEndsServeWithIt(t *testing.T) {
 
 // Few clients show the reason in a DISCONNECT, so the log of the server has it too.
 func TestTheLogSaysWhyAClientWasDisconnected(t *testing.T) {
-	for name, test := range map[string]struct {
-		packet []byte
-		reason string
-	}{
-		"a retained message": {
-			rawmqtt.Message{Topic: "t", QoS: 1, ID: 7, Retain: true}.Packet(),
-			"this server retains no messages: publish without the retain flag (MQTT reason code 0x9A)",
-		},
-		"QoS 2": {
-			rawmqtt.Message{Topic: "t", QoS: 2, ID: 7}.Packet(),
-			"this server has no QoS 2: publish with QoS 1 (MQTT reason code 0x9B)",
-		},
-		"a filter with too many levels": {
-			rawmqtt.SubscribeTo(7, 0, strings.Repeat("a/", 70)),
-			"SUBSCRIBE: a topic filter has more than 64 levels (MQTT reason code 0x8F)",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			log := new(logbuffer.Buffer)
-			address := testsupport.Start(t, server.Options{Logger: log.Logger()})
-			c := testsupport.DialRaw(t, address, "c")
-			c.Write(test.packet)
-			if _, err := io.ReadAll(c.Input); err != nil {
-				t.Fatal(err)
-			}
-			want := `level=WARN msg="ended a connection for what its client sent" client=c remote=` + c.Conn.LocalAddr().String() + ` reason="` + test.reason + `"`
-			testsupport.Eventually(t, "the log has: "+want, func() bool { return strings.Contains(log.String(), want) })
-		})
+	log := new(logbuffer.Buffer)
+	address := testsupport.Start(t, server.Options{Logger: log.Logger()})
+	c := testsupport.DialRaw(t, address, "c")
+	c.Write(rawmqtt.Message{Topic: "t", QoS: 1, ID: 7, Retain: true}.Packet())
+	if _, err := io.ReadAll(c.Input); err != nil {
+		t.Fatal(err)
 	}
+	want := `level=WARN msg="ended a connection for what its client sent" client=c remote=` + c.Conn.LocalAddr().String() +
+		` reason="this server retains no messages: publish without the retain flag (MQTT reason code 0x9A)"`
+	testsupport.Eventually(t, "the log has: "+want, func() bool { return strings.Contains(log.String(), want) })
 }
 
 // SUBACK has only a code for each filter, so the log has the reason.
@@ -386,39 +367,6 @@ func TestARuleThatEndsItsGoroutineEndsTheConnectionOnly(t *testing.T) {
 	other.MustGet("k", "")
 }
 
-// The Will is applied by the goroutine that recovered from the panic of the request.
-func TestAPanicInAWillAfterThatOfARequestEndsOnlyItsConnection(t *testing.T) {
-	authorizer := fragile(broken())
-	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-	other := testsupport.Connect(t, address, "other", testsupport.As("u"))
-	for n := range 5 {
-		will := testsupport.RequestWill("victim", "DEL", "boom")
-		will.User = "u"
-		c := will.Connect(t, address, "victim")
-		c.WriteString(string(will.Request("DEL", "boom")))
-		testsupport.Eventually(t, "both panics are counted", func() bool { return s.Stats().Panics == 2*uint64(n+1) })
-		testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
-	}
-	other.MustGet("k", "")
-}
-
-// nowhere is a listener with connections that have no remote address, as net.Conn allows.
-type nowhere struct{ net.Listener }
-
-func (l nowhere) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	return distant{conn, nil}, err
-}
-
-func TestAConnectionWithoutRemoteAddressIsServedAndRefused(t *testing.T) {
-	t.Parallel()
-	address, s := testsupport.StartServer(t, server.Options{Listener: nowhere{testsupport.Listen(t)}, MaxUnauthenticated: 1})
-	testsupport.DialTCP(t, address)
-	testsupport.DialTCP(t, address)
-	testsupport.Eventually(t, "the first is dropped for the second", func() bool { return s.Stats().Refused[server.RefusedUnauthenticated] == 1 })
-	testsupport.Connect(t, address, "c", nil).MustGet("k", "")
-}
-
 // fragileListener returns connections that panic when the server writes the text to them.
 type fragileListener struct {
 	net.Listener
@@ -486,62 +434,27 @@ func TestAnAuthenticatorThatPanicsTakesNoPlaceOfOthers(t *testing.T) {
 // A store that panicked during a change must not go on. The test runs it in a child process.
 func TestAPanicInTheStoreEndsTheProcess(t *testing.T) {
 	const variable = "TENURE_TEST_PANIC_IN_STORE"
-	for _, where := range []string{"a request", "a delivery", "a Will"} {
-		t.Run(where, func(t *testing.T) {
-			if os.Getenv(variable) == where {
-				breakStore(t, where)
-				return
-			}
-			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAPanicInTheStoreEndsTheProcess$/^"+strings.ReplaceAll(where, " ", "_")+"$")
-			child.Env = append(os.Environ(), variable+"="+where)
-			type result struct {
-				output []byte
-				err    error
-			}
-			got := await.Result(func() result {
-				output, err := child.CombinedOutput()
-				return result{output, err}
-			})
-			if got.err == nil || !strings.Contains(string(got.output), "the state of the store is in doubt after a panic: half a change") {
-				t.Errorf("the process ended with %v:\n%.2000s", got.err, got.output)
-			}
-		})
+	if os.Getenv(variable) != "" {
+		breakStore(t)
+		return
+	}
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAPanicInTheStoreEndsTheProcess$")
+	child.Env = append(os.Environ(), variable+"=1")
+	var output []byte
+	err := await.Result(func() (err error) { output, err = child.CombinedOutput(); return err })
+	if err == nil || !strings.Contains(string(output), "the state of the store is in doubt after a panic: half a change") {
+		t.Errorf("the process ended with %v:\n%.2000s", err, output)
 	}
 }
 
 // breakStore makes the store panic.
-func breakStore(t *testing.T, where string) {
+func breakStore(t *testing.T) {
 	var s *server.Server
-	on := new(atomic.Bool)
-	hurt := func() bool {
-		if on.Load() {
-			s.PanicInStore("half a change")
-		}
-		return true
-	}
-	authorizer := testsupport.Rules{
-		Key:   func(access.Identity, statestore.Verb, string) bool { return hurt() },
-		Topic: func(_ access.Identity, _ string, write bool) bool { return write == (where == "a delivery") || hurt() },
-	}
-	if where == "a Will" {
-		authorizer.Topic = nil
-	}
+	authorizer := testsupport.Rules{Key: func(access.Identity, statestore.Verb, string) bool { s.PanicInStore("half a change"); return true }}
 	var address string
 	address, s = testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-	will := testsupport.RequestWill("p", "DEL", "k")
-	will.User = "u"
-	c := will.Connect(t, address, "p")
-	listener := testsupport.ConnectPacket{ID: "listener", User: "u"}.Connect(t, address)
-	listener.Subscribe("+")
-	on.Store(true)
-	switch where {
-	case "a request":
-		c.WriteString(string(will.Request("DEL", "k")))
-	case "a Will":
-		_ = c.Conn.Close()
-	case "a delivery":
-		c.WriteString(string(rawmqtt.Message{Topic: "news", QoS: 1, ID: 5}.Packet()))
-	}
-	listener.MustBeClosed()
+	c := testsupport.ConnectPacket{ID: "p", User: "u"}.Connect(t, address)
+	c.Write(testsupport.PacketOf(t, c.Request("DEL", "k")))
+	c.MustBeClosed()
 	t.Log("the server lives on")
 }

@@ -226,18 +226,6 @@ func TestATakeOverEndsTheOldConnectionBeforeTheNewOneIsUsable(t *testing.T) {
 	}
 }
 
-func TestAStuckConnectionCanBeTakenOver(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	testsupport.ConnectStuck(t, address)
-	writer := testsupport.Connect(t, address, "writer", nil)
-	value := strings.Repeat("x", 256<<10)
-	for range 100 { // more than sockets hold
-		writer.Do("SET", "k", value)
-	}
-	present := testsupport.Connect(t, address, "p", nil)
-	present.MustBeSilent()
-}
-
 // The replies of clients that never come back must not stay in the journal for ever.
 func TestSessionsOfTheJournalEndTenMinutesAfterTheStartUnlessTheirClientsComeBack(t *testing.T) {
 	d := startDurable(t, server.Options{})
@@ -332,40 +320,6 @@ func TestAStoredValueDoesNotRetainItsPacket(t *testing.T) {
 	}
 }
 
-func TestUserPropertiesArriveWithoutRequestProblemInformation(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	few := uint16(10)
-	p := testsupport.Connect(t, address, "p", func(c *paho.Connect) {
-		// paho v0.23.0 sends Request Problem Information 0 with any CONNECT properties unless
-		// it is set, and deployed clients do not set it.
-		c.Properties = &paho.ConnectProperties{ReceiveMaximum: &few}
-	})
-	must := func(what string, message *paho.Publish, names ...string) {
-		t.Helper()
-		for _, name := range names {
-			if message.Properties.User.Get(name) == "" {
-				t.Errorf("%s has no %s: %v", what, name, message.Properties.User)
-			}
-		}
-	}
-	ask := func(words ...string) *paho.Publish {
-		t.Helper()
-		if _, err := p.Publish(p.Request(words...)); err != nil {
-			t.Fatal(err)
-		}
-		return p.Next()
-	}
-	must("the reply to a KEYNOTIFY", ask("KEYNOTIFY", "k"), "__stat", "__protVer", "tenure-store")
-	must("the reply to a SET", ask("SET", "k", "v"), "__ts", "__stat", "__protVer", "tenure-store")
-	must("a notification", p.NextNotification(), "__ts", "__protVer", "tenure-store")
-	// The expiry that a client sets is not shortened either.
-	p.Subscribe("factory/news")
-	testsupport.Connect(t, address, "q", nil).SendMessage(&paho.Publish{QoS: 1, Topic: "factory/news", Properties: &paho.PublishProperties{
-		User: paho.UserProperties{{Key: "said", Value: "so"}},
-	}})
-	must("a message", p.Next(), "said")
-}
-
 // Clients that could not be sent a CONNACK must not count against MaxClients until no other can connect.
 func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
 	turnstile := testsupport.Turnstile{Reached: make(chan struct{}), Open: make(chan struct{})}
@@ -437,21 +391,5 @@ func TestAClientThatTakesNoConnackTakesNothingOver(t *testing.T) {
 				t.Errorf("%q is not in the log:\n%s", line, &log)
 			}
 		})
-	}
-}
-
-// [MQTT-3.1.2.5]: the server publishes the Will if it ends the connection for a fault of the client. A
-// DISCONNECT behind the faulty packet is too late.
-func TestADisconnectBehindAForbiddenPacketDoesNotWithdrawTheWill(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	observer := testsupport.Connect(t, address, "observer", nil)
-	observer.Subscribe("factory/p/#")
-	for name, packet := range map[string][]byte{
-		"QoS 2":              mqtt.Encode(&packets.Publish{QoS: 2, PacketID: 9, Topic: "factory/p/x", Properties: &packets.Properties{}}),
-		"a malformed packet": []byte("\x30\x02\xff\xff"),
-	} {
-		p := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", name))
-		_, _ = p.Conn.Write(append(packet, packets.DISCONNECT<<4, 0))
-		observer.MustReceive(name)
 	}
 }

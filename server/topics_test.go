@@ -360,42 +360,6 @@ func TestAnAddressThatOthersCanReachNeedsTLSAndAuthentication(t *testing.T) {
 	}
 }
 
-// The applications of the AIO SDKs answer each other on clients/{id of the one that
-// asked}/{topic of the request}, while both use the store.
-func TestTwoApplicationsAnswerEachOther(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	invoker, executor := testsupport.Connect(t, address, "invoker", nil), testsupport.Connect(t, address, "executor", nil)
-	executor.Subscribe("services/press/+/command/+")
-	for i, level := range []string{"invoker", "696E766F6B6572"} {
-		request := fmt.Sprintf("services/press/executor/command/increment-%d", i)
-		response := "clients/" + level + "/" + request
-		invoker.Subscribe(response)
-		for round := range 3 {
-			invoker.Do("SET", "k", "v") // on their own response topics
-			executor.Do("GET", "k")
-			correlation := fmt.Sprintf("%015d%d", i, round)
-			if _, err := invoker.Publish(&paho.Publish{
-				QoS:     1,
-				Topic:   request,
-				Payload: []byte("{}"),
-				Properties: &paho.PublishProperties{
-					ResponseTopic:   response,
-					CorrelationData: []byte(correlation),
-					User:            paho.UserProperties{{Key: "__srcId", Value: "invoker"}},
-				},
-			}); err != nil {
-				t.Fatal(err)
-			}
-			executor.Answer(correlation)
-			reply := invoker.Next()
-			if reply.Topic != response || string(reply.Payload) != correlation || string(reply.Properties.CorrelationData) != correlation ||
-				reply.Properties.User.Get("__stat") != "200" {
-				t.Errorf("%s: the reply is %v", level, reply)
-			}
-		}
-	}
-}
-
 // No client may publish where the store replies and notifies: neither another client, nor one with a
 // client id that is the hex of the hex of the victim's, nor the victim.
 func TestOnlyTheStorePublishesRepliesAndNotifications(t *testing.T) {

@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
-	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mqtt"
@@ -445,57 +443,4 @@ type mayNot statestore.Verb
 
 func (m mayNot) Authorize(_ access.Identity, verb statestore.Verb, _ string) bool {
 	return verb != statestore.Verb(m)
-}
-
-// With a TTL of a minute a leader is there again as soon as the server is, as after any loss of a connection.
-func TestInvariant62ALeaderWithInstantFailoverIsThereAgainAsSoonAsItsServer(t *testing.T) {
-	const ttl = time.Minute
-	for _, end := range []struct {
-		name    string
-		restart func(*durable)
-	}{
-		{"stopped", (*durable).restart},
-		{"crashed", (*durable).crash},
-	} {
-		t.Run(end.name, func(t *testing.T) {
-			d := &durable{t: t, journal: new(testsupport.Journal), stays: true}
-			d.start()
-			t.Cleanup(func() { d.stop() })
-			leads := make(chan *election.Term)
-			ctx, stop := context.WithCancel(t.Context())
-			var electors sync.WaitGroup
-			defer func() {
-				stop()
-				await.Done(electors.Wait)
-			}()
-			for _, name := range []string{"a", "b"} {
-				client := testsupport.Dial(t, d.address, transport.Options{ClientID: name, KeepAlive: ttl})
-				elector, err := election.New(client, "press-7/active", election.Options{TTL: ttl, Lease: lease.Options{InstantFailover: true}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				electors.Go(func() {
-					_ = elector.Run(ctx, func(ctx context.Context, term *election.Term) error {
-						select {
-						case leads <- term:
-							await.Receive(ctx.Done())
-						case <-ctx.Done():
-						}
-						return nil
-					})
-				})
-			}
-			former := await.Receive(leads)
-			began := time.Now()
-			end.restart(d)
-			_ = await.Receive(leads)
-			if took := time.Since(began); took > ttl/4 {
-				t.Errorf("with a TTL of %v it took %v", ttl, took)
-			}
-			testsupport.MustBeLost(t, former.Tenure().Context().Done())
-			if _, err := former.Token(); !errors.Is(err, lease.ErrConnectionLost) {
-				t.Errorf("the former leader's token: %v, want ErrConnectionLost", err)
-			}
-		})
-	}
 }

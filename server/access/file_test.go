@@ -7,12 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -323,42 +321,6 @@ func TestReload(t *testing.T) {
 	if !admitted() {
 		t.Error("a user that came back is refused")
 	}
-}
-
-func TestReloadBesideDecisions(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "access.yaml")
-	write(t, path, plant)
-	f, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	identity := Identity{Client: "gateway-a", User: "gateway-a"}
-	var group sync.WaitGroup
-	defer await.Done(group.Wait)
-	for range 2 {
-		group.Go(func() {
-			for range 20 {
-				if err := f.Reload(); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	group.Go(func() {
-		for range 2000 {
-			if !f.Authorize(identity, statestore.VerbSet, "press-7/active") || !f.AuthorizeTopic(identity, "factory/x", true) {
-				t.Error("refused between two versions that both allow it")
-				return
-			}
-		}
-	})
-	group.Go(func() {
-		for range 5 {
-			if err := f.Authenticate(Credentials{Client: "gateway-a", User: "gateway-a", Password: []byte("let me in")}); err != nil {
-				t.Error(err)
-			}
-		}
-	})
 }
 
 func TestDecisionsDoNotAllocate(t *testing.T) {
