@@ -328,31 +328,6 @@ func (a *unhurried) Authenticate(c access.Credentials) error {
 	return nil
 }
 
-// elsewhere is a listener that gives its connections remote addresses from a channel.
-type elsewhere struct {
-	net.Listener
-	from chan string
-}
-
-func (e elsewhere) Accept() (net.Conn, error) {
-	conn, err := e.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return distant{conn, &net.TCPAddr{IP: net.ParseIP(await.Receive(e.from)), Port: 1}}, nil
-}
-
-type distant struct {
-	net.Conn
-	remote net.Addr
-}
-
-func (d distant) RemoteAddr() net.Addr { return d.remote }
-
-func fromElsewhere(t testing.TB) elsewhere {
-	return elsewhere{testsupport.Listen(t), make(chan string, 1000)}
-}
-
 // Invariant 58: passwords keep no other client out.
 func TestAFewPasswordsAreComparedAtATimeAndKnownOnesDoNotWait(t *testing.T) {
 	authenticator := newUnhurried()
@@ -397,42 +372,9 @@ func oneAtATime(t *testing.T) {
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
-func TestALoginWithoutAPlaceIsRefusedAsServerBusy(t *testing.T) {
-	oneAtATime(t)
-	authenticator := newUnhurried()
-	defer close(authenticator.goOn)
-	elsewhere := fromElsewhere(t)
-	address, s := testsupport.StartServer(t, server.Options{Listener: elsewhere, Authenticator: authenticator, MaxUnauthenticated: 6, MaxUnauthenticatedPerAddress: 4})
-	for i, source := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"} {
-		elsewhere.from <- source
-		testsupport.StartLogin(t, address, fmt.Sprint("p-", i), "p")
-		if i == 0 {
-			await.Receive(authenticator.began)
-			continue
-		}
-		testsupport.Eventually(t, "it waits", func() bool { _, waiting := s.Unauthenticated(); return waiting == i })
-	}
-	for _, test := range []struct{ name, source string }{
-		{"as many as may wait of one address", "192.0.2.1"},
-		{"as many as may wait in all", "192.0.2.3"},
-	} {
-		elsewhere.from <- test.source
-		if got := testsupport.StartLogin(t, address, "late", "p").ReasonCode(); got != 0x89 {
-			t.Errorf("%s: %#x", test.name, got)
-		}
-	}
-	if got := s.Stats(); got.Refused[server.RefusedBusy] != 2 {
-		t.Errorf("stats %+v", got)
-	}
-}
-
 func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 	t.Parallel()
-	listener := fromElsewhere(t)
-	for i := range 100 { // more than connect
-		listener.from <- fmt.Sprint("192.0.2.", i)
-	}
-	address, s := testsupport.StartServer(t, server.Options{Listener: listener, MaxUnauthenticated: 3})
+	address, s := testsupport.StartServer(t, server.Options{MaxUnauthenticated: 3})
 	p := testsupport.Connect(t, address, "p", nil)
 	var silent []net.Conn
 	for i := range 3 {

@@ -82,7 +82,13 @@ func (c *connection) end(why *ending) {
 		c.abort()
 		return
 	}
-	c.telling.Do(func() { c.sendLast(c.gate.AppendRefusal(nil, why.told)) }) // any goroutine may be here after the CONNECT
+	c.telling.Do(func() {
+		if c.client != nil { // any goroutine may be here
+			c.sendLast(c.gate.AppendDisconnect(nil, why.told))
+		} else {
+			c.sendLast(c.gate.AppendRefused(nil, &mqtt.Refusal{Code: why.told.Code, Reason: why.told.Short()}, ""))
+		}
+	})
 }
 
 // readFailed ends the connection after a read has failed.

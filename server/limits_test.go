@@ -53,19 +53,6 @@ func connectWhenThereIsRoom(t *testing.T, address, id string) {
 	t.Errorf("%q: %v", id, err)
 }
 
-func TestTheReceiveMaximumIsTheDedupWindow(t *testing.T) {
-	for _, window := range []int{0, 7} {
-		p := testsupport.Connect(t, testsupport.Start(t, server.Options{Store: statestore.Options{DedupWindow: window}}), "p", nil)
-		want := uint16(window)
-		if window == 0 {
-			want = statestore.DefaultDedupWindow
-		}
-		if got := p.Connack.Properties.ReceiveMaximum; got == nil || *got != want {
-			t.Errorf("window %d: the Receive Maximum is %v", window, got)
-		}
-	}
-}
-
 func TestInvariant38ARenewalIsNeverRefusedForQuota(t *testing.T) {
 	address := testsupport.Start(t, server.Options{Store: statestore.Options{MaxKeys: 1, MaxBytes: 8, MaxValue: 4, MaxWatches: 1}})
 	p := testsupport.Connect(t, address, "p", nil)
@@ -195,6 +182,9 @@ func TestWhatAServerDoesNotHaveIsAnnouncedAndRefused(t *testing.T) {
 		if !bytes.Contains(connack, []byte{property, 0}) {
 			t.Errorf("CONNACK %x", connack)
 		}
+	}
+	if !bytes.Contains(connack, []byte{packets.PropReceiveMaximum, 1, 0}) { // the window in which redeliveries are recognized
+		t.Errorf("CONNACK %x", connack)
 	}
 	if codes := c.Filter(1, 0, "$share/g/t", "t"); !bytes.Equal(codes, []byte{0x9e, 1}) {
 		t.Errorf("SUBACK %x", codes)

@@ -70,8 +70,11 @@ func (c *connection) handlePublish() {
 		return
 	case !s.mayPublish(c.identity, string(p.Topic)):
 		answer = refusal(mqtt.NotAuthorized, "this client may not publish to this topic")
-	case !s.passOn(c, p):
-		answer = unmatched
+	default:
+		message := c.message(string(p.Topic), p)
+		if !s.publish(&message, c.readTurn) {
+			answer = unmatched
+		}
 	}
 	if p.QoS > 0 {
 		c.acknowledge(answer)
@@ -80,13 +83,6 @@ func (c *connection) handlePublish() {
 
 // The reason codes of acknowledgements that report no fault.
 var accepted, unmatched = new(mqtt.Refusal), &mqtt.Refusal{Code: mqtt.NoMatchingSubscribers}
-
-// passOn publishes an ordinary message, and reports whether a subscription matches it.
-func (s *Server) passOn(c *connection, p *mqtt.Publish) (matched bool) {
-	message := c.message(string(p.Topic), p)
-	message.Expires = expiryOf(p.MessageExpiry)
-	return s.publish(&message, c.readTurn)
-}
 
 // expiryOf returns when a message with a Message Expiry Interval expires; 0: never.
 func expiryOf(seconds uint32) time.Time {
@@ -112,6 +108,7 @@ func (c *connection) message(topic string, p *mqtt.Publish) pubsub.Message {
 		Properties: wire.AppendForwarded(nil, p),
 		Payload:    p.Payload,
 		Publisher:  c.identity.Client,
+		Expires:    expiryOf(p.MessageExpiry),
 	}
 }
 

@@ -166,7 +166,7 @@ func newServer(options Options) (*Server, error) {
 		messages:        pubsub.New(options.limits.Subscriptions, options.limits.Messages),
 		outgoing:        sharedquota.New(options.limits.AllOutgoing),
 		arriving:        sharedquota.NewUsers(options.limits.Arriving),
-		journalTurns:    semaphore.New(1, math.MaxInt, unlimited), // each connection waits with one request
+		journalTurns:    semaphore.New(1, math.MaxInt, func(string) int { return math.MaxInt }), // each connection waits with one request
 		processors:      fairqueue.New(0),
 		writers:         fairqueue.New(0),
 		events:          events.NewLog(options.Logger),
@@ -184,8 +184,6 @@ func newServer(options Options) (*Server, error) {
 	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)
 	return s, nil
 }
-
-func unlimited(string) int { return math.MaxInt }
 
 // StandBy answers the clients of a server that stands by, while another one is active on the same store, at
 // options.Listener until ctx ends. Then it closes the connections that have had no answer yet, and returns nil when no

@@ -339,23 +339,6 @@ func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
 	}
 }
 
-// [MQTT-3.1.3-6, MQTT-3.1.3-7]: a client without an id gets one of its own.
-func TestAClientWithoutAnIDGetsOne(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	ids := make(map[string]bool)
-	for range 3 {
-		p, err := testsupport.TryConnect(t, address, "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		id := p.Connack.Properties.AssignedClientID
-		if id == "" || ids[id] {
-			t.Errorf("got %q after %v", id, ids)
-		}
-		ids[id] = true
-	}
-}
-
 // Nor does it take anything from a client that has its id: a connection or a session.
 func TestAClientThatTakesNoConnackTakesNothingOver(t *testing.T) {
 	for _, resume := range []bool{false, true} {

@@ -322,14 +322,3 @@ func TestReload(t *testing.T) {
 		t.Error("a user that came back is refused")
 	}
 }
-
-func TestDecisionsDoNotAllocate(t *testing.T) {
-	f := mustParse(t, plant)
-	identity := Identity{Client: "gateway-a", User: "gateway-a"}
-	if n := testing.AllocsPerRun(100, func() {
-		f.Authorize(identity, statestore.VerbGet, "oven/1")
-		f.AuthorizeTopic(identity, "factory/#", false)
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}

@@ -34,7 +34,7 @@ func FuzzCheck(f *testing.F) {
 			t.Fatal("the packet is changed")
 		}
 		if err != nil {
-			if farewell := g.AppendRefusal(nil, mqtt.RefusalIn(err)); len(farewell) > 400 {
+			if farewell := g.AppendDisconnect(nil, mqtt.RefusalIn(err)); len(farewell) > 400 {
 				t.Errorf("%v: a farewell of %d bytes", err, len(farewell))
 			}
 			return

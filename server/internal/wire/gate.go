@@ -66,12 +66,9 @@ func (g *Gate) check(packet []byte, in *mqtt.Reader) *mqtt.Refusal {
 	return nil
 }
 
-// AppendRefusal appends the packet that tells the client why its connection ends: a
-// DISCONNECT [MQTT-3.14], or a CONNACK if none was sent yet. After the CONNECT, any goroutine may call it.
-func (g *Gate) AppendRefusal(dst []byte, why *mqtt.Refusal) []byte {
-	if !g.Begun {
-		return g.AppendRefused(dst, &mqtt.Refusal{Code: why.Code, Reason: why.Short()}, "")
-	}
+// AppendDisconnect appends the DISCONNECT with which a server ends a connection [MQTT-3.14]. After the CONNECT, any
+// goroutine may call it.
+func (g *Gate) AppendDisconnect(dst []byte, why *mqtt.Refusal) []byte {
 	disconnect := packets.Disconnect{ReasonCode: why.Code, Properties: &packets.Properties{ReasonString: why.Short()}}
 	answer := mqtt.Encode(&disconnect)
 	if g.TooLarge(len(answer)) { // [MQTT-3.14.2-3]

@@ -263,7 +263,12 @@ func TestAFarewellSaysWhyInThePeersVersion(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := open(t, test.before...)
-			farewell := g.AppendRefusal([]byte("before"), mqtt.RefusalIn(g.Check([]byte(test.packet))))
+			farewell, why := []byte("before"), mqtt.RefusalIn(g.Check([]byte(test.packet)))
+			if g.Begun {
+				farewell = g.AppendDisconnect(farewell, why)
+			} else {
+				farewell = g.AppendRefused(farewell, why, "")
+			}
 			if string(farewell) != "before"+test.want {
 				t.Errorf("%q\nwant %q", farewell, "before"+test.want)
 			}
