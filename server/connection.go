@@ -198,7 +198,7 @@ const (
 // returns errArriving if the client's user may have no more.
 func (c *connection) takeArriving(more int) error {
 	after := c.arriving + int64(more)
-	if !c.server.arriving.Change(c.identity.User, max(0, after-arrivingAssured)-max(0, c.arriving-arrivingAssured)) {
+	if !c.server.arriving.Change(c.identity.User, max(0, after-arrivingAssured)-max(0, c.arriving-arrivingAssured), 0) {
 		return errArriving
 	}
 	begins := c.arriving <= arrivingAssured && after > arrivingAssured

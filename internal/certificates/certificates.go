@@ -27,12 +27,10 @@ type Authority struct {
 	t testing.TB
 }
 
-// New returns an authority with a new key, and with this common name. The changes are as for
-// [Authority.Issue].
-func New(t testing.TB, name string, changes ...func(*x509.Certificate)) *Authority {
+// New returns an authority with a new key, and with this common name.
+func New(t testing.TB, name string) *Authority {
 	t.Helper()
-	a := &Authority{t: t, Pool: x509.NewCertPool()}
-	a.Own = a.issueAuthority(name, changes)
+	a := (&Authority{t: t, Pool: x509.NewCertPool()}).Subordinate(name)
 	a.Pool.AddCert(a.Own.Leaf)
 	return a
 }
@@ -40,15 +38,11 @@ func New(t testing.TB, name string, changes ...func(*x509.Certificate)) *Authori
 // Subordinate returns an authority whose own certificate a has issued. It has a's Pool.
 func (a *Authority) Subordinate(name string) *Authority {
 	a.t.Helper()
-	return &Authority{Own: a.issueAuthority(name, nil), Pool: a.Pool, t: a.t}
-}
-
-func (a *Authority) issueAuthority(name string, changes []func(*x509.Certificate)) tls.Certificate {
-	a.t.Helper()
-	return a.Issue(pkix.Name{CommonName: name}, append(changes, func(c *x509.Certificate) {
+	own := a.Issue(pkix.Name{CommonName: name}, func(c *x509.Certificate) {
 		c.IsCA = true
 		c.KeyUsage |= x509.KeyUsageCertSign
-	})...)
+	})
+	return &Authority{Own: own, Pool: a.Pool, t: a.t}
 }
 
 // Issue returns a certificate with a new key, for both ends of connections. It is for 127.0.0.1, and for
@@ -87,18 +81,16 @@ func (a *Authority) Issue(subject pkix.Name, changes ...func(*x509.Certificate))
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// PEM encodes a certificate without its key.
-func PEM(pair tls.Certificate) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})
-}
-
 // Write writes a certificate and its key to files of these names, in PEM. Without a name for the key
 // it writes the certificate alone.
 func Write(t testing.TB, pair tls.Certificate, certificate, key string) {
 	t.Helper()
-	if err := os.WriteFile(certificate, PEM(pair), 0o600); err != nil {
-		t.Fatal(err)
+	write := func(file, kind string, der []byte) {
+		if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
+	write(certificate, "CERTIFICATE", pair.Certificate[0])
 	if key == "" {
 		return
 	}
@@ -106,7 +98,5 @@ func Write(t testing.TB, pair tls.Certificate, certificate, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(key, "PRIVATE KEY", der)
 }

@@ -47,9 +47,10 @@ type Broker struct {
 // mosquitto is missing the test is skipped, or fails in CI.
 func Start(t testing.TB, more string) *Broker {
 	t.Helper()
-	path := prerequisite.Program(t, "mosquitto", "mosquitto")
 	dir := t.TempDir()
-	b := &Broker{t: t, path: path, config: filepath.Join(dir, "mosquitto.conf"), output: filepath.Join(dir, "mosquitto.log")}
+	b := &Broker{t: t, config: filepath.Join(dir, "mosquitto.conf"), output: filepath.Join(dir, "mosquitto.log")}
+	b.path = prerequisite.Program(t, "mosquitto", "mosquitto")
+	log := ""
 	for range attempts {
 		b.Address = FreeAddress(t)
 		_, port, _ := net.SplitHostPort(b.Address)
@@ -59,14 +60,12 @@ func Start(t testing.TB, more string) *Broker {
 		if err := os.WriteFile(b.config, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		log := b.try(time.Now().Add(patience))
-		if log == "" {
+		if log = b.try(time.Now().Add(patience)); log == "" {
 			t.Cleanup(b.Kill)
 			return b
 		}
-		t.Logf("mosquitto ended:\n%s", log)
 	}
-	t.Fatal("mosquitto does not start")
+	t.Fatalf("mosquitto does not start:\n%s", log)
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/internal/envelope"
@@ -30,67 +31,10 @@ func TestAnAttachedStoreFollowsTheProtocol(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	statestoretest.Run(t, func(t *testing.T, options statestore.Options, check func(*testing.T, statestoretest.Store)) {
 		a := attachAlone(t, broker.Address, attach.Options{Store: options})
-		check(t, &overBroker{Store: testsupport.Store{Address: broker.Address, Attached: true}, store: a})
+		check(t, &testsupport.Store{Address: broker.Address, Attached: a})
 		a.Stop() // before the clients leave, which the next row has again
 		_ = a.Result()
 	})
-}
-
-// overBroker is an attached store that is reached as any MQTT client reaches it.
-type overBroker struct {
-	testsupport.Store
-	store   *testsupport.Attachment
-	dropped string // the client that is away, and whose watch has not ended yet
-	changes bool   // others have changed keys since
-}
-
-func (s *overBroker) Connect(t testing.TB, clientID string) statestoretest.Client {
-	if clientID == s.dropped && s.changes {
-		// Its watch ends with the first notification that no client reads. Before that has
-		// come back it could be read again.
-		testsupport.Eventually(t, "the watch of "+clientID+" ends", func() bool { return s.store.Stats().DroppedWatches == 1 })
-		s.dropped = ""
-	}
-	c := &brokerClient{MQTTClient: testsupport.MQTTClient{Store: &s.Store, Peer: testsupport.Connect(t, s.Address, clientID, nil)}, over: s}
-	c.Peer.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, clientID))
-	return c
-}
-
-type brokerClient struct {
-	testsupport.MQTTClient
-	over *overBroker
-}
-
-func (c *brokerClient) Do(request statestoretest.Request) (statestoretest.Reply, error) {
-	if request.Denied {
-		return statestoretest.Reply{}, fmt.Errorf("%w: an attached store does not know which client asks, so it authorizes none: that is the broker's task", statestoretest.ErrUnsupported)
-	}
-	c.over.changes = true
-	return c.MQTTClient.Do(request)
-}
-
-func (c *brokerClient) Drop() {
-	c.MQTTClient.Drop()
-	c.over.dropped, c.over.changes = c.Peer.ID, false
-}
-
-func TestAnAttachedStoreServesOurClient(t *testing.T) {
-	broker, a := begin(t, "", attach.Options{})
-	client := testsupport.Dial(t, broker.Address, transport.Options{})
-	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{TTL: time.Minute}); err != nil {
-		t.Fatal(err)
-	}
-	testsupport.MustHold(t, client, "k", "v")
-	if stats := a.Stats(); stats.Requests != 2 || stats.Clients != 1 || !stats.Attached || stats.Attachments != 1 {
-		t.Errorf("%+v", stats)
-	}
-	a.Stop()
-	if err := a.Result(); err != nil {
-		t.Errorf("Serve: %v", err)
-	}
-	if _, err := client.Get(t.Context(), "k"); !errors.Is(err, transport.ErrNoStore) {
-		t.Errorf("after the store has stopped: %v, want ErrNoStore", err)
-	}
 }
 
 // The broker passes on whatever is published to the topic of requests.
@@ -123,6 +67,9 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 		{"a topic that is no client's", func(m *paho.Publish) { m.Properties.ResponseTopic = "factory/valve" }, envelope.DroppedForeignTopic},
 		{"a topic of a client without name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients//response" }, envelope.DroppedForeignTopic},
 		{"a topic of a client and no more", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/node-a" }, envelope.DroppedForeignTopic},
+		{"a client of 257 bytes", func(m *paho.Publish) {
+			m.Properties.ResponseTopic = "clients/" + strings.Repeat("n", 257) + "/response"
+		}, attach.DroppedLongClient},
 		{"another client in __srcId", func(m *paho.Publish) { m.Properties.User.Add("__srcId", "node-b") }, envelope.DroppedForeignTopic},
 		{"a lower-case hex of __srcId", func(m *paho.Publish) {
 			m.Properties.ResponseTopic = fmt.Sprintf("clients/%x/response", "node-a")
@@ -133,7 +80,7 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 			before := a.Stats()
 			request := p.Request("SET", "k", test.name)
 			test.change(request)
-			mustPublish(t, p, request)
+			p.SendMessage(request)
 			if test.want == "" {
 				if reply := p.Next(); reply.Topic != request.Properties.ResponseTopic || string(reply.Payload) != "+OK\r\n" {
 					t.Errorf("reply %q on %q", reply.Payload, reply.Topic)
@@ -159,7 +106,7 @@ func TestAWatchEndsWhenNoClientReadsItsNotifications(t *testing.T) {
 	gone := testsupport.Connect(t, broker.Address, "node-a", nil)
 	notificationsOf(gone)
 	watch := gone.Request("KEYNOTIFY", "k")
-	mustPublish(t, gone, watch)
+	gone.SendMessage(watch)
 	gone.Next()
 	gone.Do("KEYNOTIFY", "l")
 	writer.Do("SET", "k", "1")
@@ -178,7 +125,7 @@ func TestAWatchEndsWhenNoClientReadsItsNotifications(t *testing.T) {
 		t.Errorf("notified of %q", got)
 	}
 	again.MustBeSilent()
-	mustPublish(t, again, watch) // sent again over a new connection, in a session that was kept: it is no repetition
+	again.SendMessage(watch) // sent again over a new connection, in a session that was kept: it is no repetition
 	again.Next()
 	writer.Do("SET", "k", "4")
 	if got := testsupport.NotifiedKey(t, "node-a", again.NextNotification().Topic); got != "k" {
@@ -248,10 +195,8 @@ func TestAStoreThatAnswersAlreadyIsRecognizedWhateverItsMake(t *testing.T) {
 
 	next := testsupport.StartAttaching(t, broker.Address, attach.Options{})
 	question := monitor.Next()
-	if _, err := monitor.Publish(&paho.Publish{QoS: 1, Topic: question.Properties.ResponseTopic, Payload: []byte("$-1\r\n"),
-		Properties: &paho.PublishProperties{CorrelationData: question.Properties.CorrelationData}}); err != nil {
-		t.Fatal(err)
-	}
+	monitor.SendMessage(&paho.Publish{QoS: 1, Topic: question.Properties.ResponseTopic, Payload: []byte("$-1\r\n"),
+		Properties: &paho.PublishProperties{CorrelationData: question.Properties.CorrelationData}})
 	if err := next.Result(); !errors.Is(err, attach.ErrAnotherStore) {
 		t.Errorf("Serve: %v, want ErrAnotherStore", err)
 	}
@@ -262,9 +207,7 @@ func TestAStoreThatIsSilentIsWaitedForAndThenReplaced(t *testing.T) {
 	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	ghost := testsupport.Connect(t, broker.Address, "ghost", nil)
-	if _, err := ghost.Publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte("answers ghost")}); err != nil {
-		t.Fatal(err)
-	}
+	ghost.SendMessage(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte("answers ghost")})
 	store, err := attach.New("mqtt://"+broker.Address, attach.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -297,146 +240,42 @@ func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {
 	}
 }
 
-// The store's connection is lost, the clients' are not, and so they do not watch again.
-func TestWatchesOutliveALossOfTheStoresConnection(t *testing.T) {
-	t.Parallel()
-	broker := mosquitto.Start(t, "")
-	through := testsupport.NewProxy(t, broker.Address)
-	a := testsupport.Attach(t, through.Address(), attach.Options{})
-	p := testsupport.Connect(t, broker.Address, "node-a", nil)
-	notificationsOf(p)
-	p.Do("KEYNOTIFY", "k")
-	p.Do("SET", "k", "1")
-	p.NextNotification()
-	through.Cut()
-	testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
-	p.MustGet("k", "1")
-	p.Do("SET", "k", "2")
-	if got := string(p.NextNotification().Payload); !strings.Contains(got, "\r\n2\r\n") {
-		t.Errorf("notification %q", got)
-	}
-}
-
-func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct{ name, config string }{
-		{"a broker that forgets", ""},
-		{"a broker that keeps retained messages", "persistence true\nautosave_interval 1\nautosave_on_changes true\npersistence_location %s/\n"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			config := test.config
-			if config != "" {
-				config = fmt.Sprintf(config, t.TempDir())
-			}
-			broker, a := begin(t, config, attach.Options{})
-			p := testsupport.Connect(t, broker.Address, "node-a", nil)
-			notificationsOf(p)
-			p.Do("KEYNOTIFY", "k")
-			p.Do("SET", "k", "1")
-			broker.Kill()
-			broker.Run()
-			p.MustBeGone()
-			testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
-			again := testsupport.Connect(t, broker.Address, "node-a", nil)
-			notificationsOf(again)
-			again.MustGet("k", "1")
-			again.Do("SET", "k", "2")
-			again.Do("KEYNOTIFY", "k")
-			again.Do("SET", "k", "3")
-			if got := string(again.NextNotification().Payload); !strings.Contains(got, "\r\n3\r\n") {
-				t.Errorf("the first notification is %q", got)
-			}
-		})
-	}
-}
-
 // The lease lasts longer than the test is patient, so only the Will can free it.
 func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 	broker, _ := begin(t, "", attach.Options{})
 	through := testsupport.NewProxy(t, broker.Address)
-	options := lease.Options{TTL: 2 * testsupport.Patience, InstantFailover: true}
-	acquire := func(client *transport.Client) (*lease.Tenure, error) {
-		l := leaseOf(t, client, testsupport.LeaseKey, options)
-		return l.Acquire(t.Context())
+	options := lease.Options{TTL: 2 * await.Patience, InstantFailover: true}
+	dial := func(address, id string) *transport.Client {
+		return testsupport.Dial(t, address, transport.Options{ClientID: id, KeepAlive: 2 * await.Patience})
 	}
-	holder, err := acquire(testsupport.Dial(t, through.Address(), transport.Options{ClientID: "node-a", KeepAlive: 2 * testsupport.Patience}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	standby := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b", KeepAlive: 2 * testsupport.Patience})
+	tenure, _ := mustAcquire(t, dial(through.Address(), "node-a"), options)
+	standby := leaseOf(t, dial(broker.Address, "node-b"), leaseKey, options)
 	acquired := make(chan error, 1)
 	go func() {
-		_, err := acquire(standby)
+		_, err := standby.Acquire(t.Context())
 		acquired <- err
 	}()
 	through.Cut()
-	select {
-	case err := <-acquired:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-time.After(testsupport.Patience):
-		t.Fatal("the lease is not freed")
+	if err := await.Receive(acquired); err != nil {
+		t.Fatal(err)
 	}
 	// The broker may have seen it a moment earlier than the holder.
-	testsupport.MustBeLost(t, holder.Context().Done())
-	if _, err := holder.Token(); !errors.Is(err, lease.ErrConnectionLost) {
+	await.Receive(tenure.Context().Done())
+	if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
 		t.Errorf("the former holder's token: %v, want ErrConnectionLost", err)
-	}
-}
-
-// The other store is a plain client, which says what a store would say.
-func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) {
-	broker, a := begin(t, "", attach.Options{})
-	other := testsupport.Connect(t, broker.Address, "other", nil)
-	other.Subscribe(presenceTopic)
-	answers := string(other.Next().Payload) // retained
-	if !strings.HasPrefix(answers, "answers ") {
-		t.Fatalf("it says %q", answers)
-	}
-	says := func(text string) {
-		t.Helper()
-		if _, err := other.Publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(text)}); err != nil {
-			t.Fatal(err)
-		}
-		if got := string(other.Next().Payload); got != text {
-			t.Fatalf("%q came back as %q", text, got)
-		}
-	}
-	for _, text := range []string{"claims x", "first x", "gone x"} {
-		says(text)
-		if got := string(other.Next().Payload); got != answers {
-			t.Errorf("to %q it says %q", text, got)
-		}
-	}
-	says("answers x")
-	if err := a.Result(); !errors.Is(err, attach.ErrAnotherStore) {
-		t.Errorf("Serve: %v, want ErrAnotherStore", err)
-	}
-	request := other.Request("GET", "k")
-	if ack, err := other.Publish(request); err != nil || ack.ReasonCode != 0x10 {
-		t.Errorf("a request after that: %v, %v; want no subscriber", ack, err)
 	}
 }
 
 func TestInvariant42ServeOfAnAttachedStoreLeavesNothing(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	for _, test := range []struct{ name, address string }{
-		{"it answers", broker.Address},
-		{"the broker is away", mosquitto.FreeAddress(t)},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			before := runtime.NumGoroutine()
-			a := testsupport.StartAttaching(t, test.address, attach.Options{})
-			if test.address == broker.Address {
-				a.MustBeReady()
-			}
-			a.Stop()
-			if err := a.Result(); err != nil {
-				t.Errorf("Serve: %v", err)
-			}
-			testsupport.Eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
-		})
+	for _, address := range []string{broker.Address, mosquitto.FreeAddress(t)} {
+		before := runtime.NumGoroutine()
+		a := testsupport.StartAttaching(t, address, attach.Options{})
+		if address == broker.Address {
+			a.MustBeReady()
+		}
+		stop(t, a)
+		testsupport.MustEndGoroutines(t, before)
 	}
 }
 
@@ -452,7 +291,7 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 			p.Next() // retained
 			resume := a.Busy()
 			for i := range 3 {
-				mustPublish(t, p, p.Request("SET", fmt.Sprint("k", i), "v"))
+				p.SendMessage(p.Request("SET", fmt.Sprint("k", i), "v"))
 			}
 			a.Stop()
 			var got []string
@@ -468,7 +307,7 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 			}
 			end := p.Request("GET", "k")
 			end.Topic = end.Properties.ResponseTopic
-			mustPublish(t, p, end)
+			p.SendMessage(end)
 			for !slices.Contains(got, string(end.Payload)) {
 				got = append(got, string(p.Next().Payload))
 			}

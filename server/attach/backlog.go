@@ -3,7 +3,7 @@ package attach
 import (
 	"context"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
@@ -25,30 +25,26 @@ const (
 // a commit is bounded: the goroutine that takes requests from the broker must not wait for a disk, because the
 // renewals of all clients come the same way. A client may have at most as much as is left for all others. As
 // much again is for small requests of protected clients only: one publisher can claim any number of new ids.
+// The value of a reply that waits is a part of the store, or of a change that waits too.
 //
 // It is safe for concurrent use.
 type backlog struct {
 	committing func() int64 // how many bytes wait for a commit, of whatever
 	full       int64
-	bytes      *sharedquota.Quota
+	bytes      *sharedquota.Users
 	queue      *queue[*waitingReply] // whose commits are over
+	unsent     atomic.Int64          // all that will be in the queue, is there, or is being sent
 	left       chan struct{}         // has an item after a reply has left
-
-	mu      sync.Mutex
-	clients map[string]int64 // the bytes of those that have some
-	unsent  int              // all that will be in the queue, is there, or is being sent
 }
 
 // waitingReply is a reply, or another message, that waits.
 type waitingReply struct {
 	address
-	link      *link // on which the request came
-	bytes     int64
-	protected bool             // its client is, see clientLRU
-	shared    bool             // they are a part of the backlog; otherwise of link.unsent
-	reply     statestore.Reply // after the commit
-	message   *mqtt.Message    // in place of reply, if it is not nil
-	refused   bool             // the backlog has no place for its value
+	link    *link // on which the request came
+	bytes   int64
+	shared  bool             // they are a part of the backlog; otherwise of link.unsent
+	reply   statestore.Reply // after the commit
+	message *mqtt.Message    // in place of reply, if it is not nil
 }
 
 func newBacklog(maxPacket int64, committing func() int64) *backlog {
@@ -56,84 +52,51 @@ func newBacklog(maxPacket int64, committing func() int64) *backlog {
 	return &backlog{
 		committing: committing,
 		full:       full,
-		bytes:      sharedquota.New(full),
+		bytes:      sharedquota.NewUsers(full),
 		queue:      newQueue[*waitingReply](),
 		left:       make(chan struct{}, 1),
-		clients:    make(map[string]int64),
 	}
 }
 
 // take takes bytes for a reply that has to wait for a commit, and for the change before it. It reports false
 // if too much waits.
-func (b *backlog) take(w *waitingReply, bytes int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.committing() >= b.most(w) || !b.growLocked(w, bytes) {
+func (b *backlog) take(w *waitingReply, bytes int64, protected bool) bool {
+	most, assured := b.full, int64(0)
+	if protected {
+		if most *= 2; b.bytes.Used()+bytes <= most {
+			assured = protectedBytes
+		}
+	}
+	client := strings.Clone(w.client) // it is a part of a longer topic
+	if b.committing() >= most || !b.bytes.Change(client, bytes, assured) {
 		return false
 	}
-	w.shared = true
-	b.unsent++
+	w.bytes, w.shared = bytes, true
+	b.unsent.Add(1)
 	return true
-}
-
-// most returns how many bytes may wait with those of a reply.
-func (b *backlog) most(w *waitingReply) int64 {
-	if w.protected {
-		return 2 * b.full
-	}
-	return b.full
-}
-
-func (b *backlog) growLocked(w *waitingReply, bytes int64) bool {
-	own, assured := b.clients[w.client], int64(0)
-	if w.protected {
-		assured = protectedBytes
-	}
-	if b.bytes.Used()+bytes > b.most(w) || !b.bytes.Take(own, bytes, assured) {
-		return false
-	}
-	b.clients[strings.Clone(w.client)] = own + bytes // the id is a part of a longer topic
-	w.bytes += bytes
-	return true
-}
-
-// committed queues a reply after its commit. It is refused if its client has no place for its value. The engine
-// calls it with its lock held.
-func (b *backlog) committed(w *waitingReply, reply statestore.Reply, value int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	w.reply, w.refused = reply, value > 0 && !b.growLocked(w, value)
-	b.queue.push(w)
 }
 
 // add queues what may leave at once.
 func (b *backlog) add(w *waitingReply) {
-	b.mu.Lock()
-	b.unsent++
-	b.mu.Unlock()
+	b.unsent.Add(1)
 	b.queue.push(w)
 }
 
 // release gives back the bytes of a reply that was sent, or will not be.
 func (b *backlog) release(w *waitingReply) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.unsent--
-	signalOne(b.left)
-	if !w.shared {
+	if w.shared {
+		b.bytes.Change(w.client, -w.bytes, 0)
+	} else {
 		w.link.unsent.Release(w.bytes)
-		return
 	}
-	b.bytes.Release(w.bytes)
-	if b.clients[w.client] -= w.bytes; b.clients[w.client] == 0 {
-		delete(b.clients, w.client)
-	}
+	b.unsent.Add(-1)
+	signalOne(b.left)
 }
 
 // flush waits until no reply waits, neither for a commit nor to be sent. It reports false if ctx ends before.
 // No request may come meanwhile.
 func (b *backlog) flush(ctx context.Context) bool {
-	for !b.isEmpty() {
+	for b.unsent.Load() > 0 {
 		select {
 		case <-b.left:
 		case <-ctx.Done():
@@ -141,10 +104,4 @@ func (b *backlog) flush(ctx context.Context) bool {
 		}
 	}
 	return true
-}
-
-func (b *backlog) isEmpty() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.unsent == 0
 }

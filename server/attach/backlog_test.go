@@ -19,7 +19,7 @@ const large, small = 1 << 20, requestOverhead + 1<<10
 
 // takeAll takes bytes for as many large requests of a client as there are.
 func takeAll(b *backlog, client string) (taken int) {
-	for b.take(waitingOf(client), large) {
+	for b.take(waitingOf(client), large, false) {
 		taken++
 	}
 	return taken
@@ -33,15 +33,15 @@ func TestAClientLeavesTheHalfOfTheBacklogToOthers(t *testing.T) {
 			t.Errorf("client %d has %d large changes, want %d", client, got, want)
 		}
 	}
-	if !b.take(waitingOf("one more"), small) {
+	if !b.take(waitingOf("one more"), small, false) {
 		t.Error("a small change is not taken beside them")
 	}
 	committing = b.full // by changes that many clients watch, and keys that expire
-	if b.take(waitingOf("another"), small) {
+	if b.take(waitingOf("another"), small, false) {
 		t.Error("a change is taken while too much is being committed")
 	}
 	const packet = 100 << 20
-	if b := newBacklog(packet, func() int64 { return 0 }); !b.take(waitingOf("a"), packet+requestOverhead) {
+	if b := newBacklog(packet, func() int64 { return 0 }); !b.take(waitingOf("a"), packet+requestOverhead, false) {
 		t.Error("one of the largest packets can never be taken")
 	}
 }
@@ -82,30 +82,12 @@ func TestMadeUpClientsLeaveTheHalfOfTheBacklogToThoseThatTheStoreKnows(t *testin
 		if taken < 4 || taken > 8 {
 			t.Errorf("%d small changes of a client that the store knows are taken, want about 6", taken)
 		}
-		for i := 0; s.backlog.take(&waitingReply{address: address{client: fmt.Sprint(i)}, protected: true}, small); i++ {
+		for i := 0; s.backlog.take(waitingOf(fmt.Sprint(i)), small, true); i++ {
 		}
 		if most, used := 2*s.backlog.full, s.backlog.bytes.Used(); used > most || used < most-large {
 			t.Errorf("all that wait have %d bytes, of %d", used, most)
 		}
 	})
-}
-
-func TestAReplyGrowsWithinTheShareOfItsClient(t *testing.T) {
-	b := newBacklog(1<<20, func() int64 { return 0 })
-	first, second, other := waitingOf("a"), waitingOf("a"), waitingOf("b")
-	for _, w := range []*waitingReply{first, second, other} {
-		b.take(w, small)
-	}
-	b.committed(first, statestore.Reply{}, b.full/2-3*small)
-	b.committed(second, statestore.Reply{}, large)
-	b.committed(other, statestore.Reply{}, large)
-	if first.refused || !second.refused || other.refused {
-		t.Errorf("refused: %t, %t, and of another client %t", first.refused, second.refused, other.refused)
-	}
-	b.queue.drain(b.release)
-	if !b.isEmpty() || b.bytes.Used() != 0 || len(b.clients) > 0 {
-		t.Errorf("%d clients stay, with %d bytes", len(b.clients), b.bytes.Used())
-	}
 }
 
 // A store that leaves waits for all replies: those that wait for a commit, and those of an earlier
@@ -120,7 +102,7 @@ func TestTheBacklogIsEmptyWhenAllRepliesHaveLeft(t *testing.T) {
 		replies := []*waitingReply{waitingOf("a"), waitingOf("b"), waitingOf("c")}
 		for _, w := range replies {
 			w.link = former
-			b.take(w, small)
+			b.take(w, small, false)
 		}
 		sent := make(chan struct{})
 		go func() { defer close(sent); present.sendReplies() }()
@@ -130,15 +112,15 @@ func TestTheBacklogIsEmptyWhenAllRepliesHaveLeft(t *testing.T) {
 				t.Error("a reply that waits for a commit counts as sent")
 			}
 			cancel()
-			b.committed(w, statestore.Reply{}, 2*b.full)
+			b.queue.push(w)
 		}
 		if !b.flush(t.Context()) {
 			t.Error("replies stay")
 		}
 		end()
 		await.Receive(sent)
-		if b.bytes.Used() != 0 || len(b.clients) > 0 {
-			t.Errorf("%d clients stay, with %d bytes", len(b.clients), b.bytes.Used())
+		if b.bytes.Used() != 0 {
+			t.Errorf("%d bytes stay", b.bytes.Used())
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
@@ -55,13 +56,11 @@ func (l *link) begin(ctx context.Context) error {
 		l.store.clients.endWatches()
 		l.store.queue.drain(l.store.unqueued)
 	}
-	if !l.store.begun {
+	if !closed.Is(l.store.ready) {
 		l.store.engine.Begin() // until now another store may have granted leases
 	}
 	requests := packets.SubOptions{Topic: protocol.InvokeTopic, QoS: 1, RetainHandling: 2, RetainAsPublished: true}
-	err := l.subscribe(ctx, requests)
-	l.store.begun = l.store.begun || err == nil
-	return err
+	return l.subscribe(ctx, requests)
 }
 
 // probe sends a request, and returns ErrAnotherStore if it is answered: by any store, attached or
@@ -151,7 +150,7 @@ func (l *link) claim(ctx context.Context) error {
 				return finalError{fmt.Errorf("the broker does not send the store what it publishes on %s: its rules must let a store read and write that topic", presenceTopic)}
 			}
 		case <-timeout.C:
-			l.store.logger.Warn("the store that answered on this broker before is silent; taking over")
+			l.store.options.Logger.Warn("the store that answered on this broker before is silent; taking over")
 			return nil
 		}
 	}

@@ -138,14 +138,16 @@ func (c *clientLRU) forgetLocked(of *list.List) {
 	silent.seen.Go(activity.ReasonForgotten)
 }
 
-// seen returns what the store has seen of a client; nil: it does not remember that.
-func (c *clientLRU) seen(client string) *events.Client {
+// find returns what the store has seen of a client, or nil if it does not remember that, and a number that changes
+// whenever all watches of the client end.
+func (c *clientLRU) find(client string) (seen *events.Client, since uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if element := c.clients[client]; element != nil {
-		return element.Value.(*clientEntry).seen
+		entry := element.Value.(*clientEntry)
+		return entry.seen, entry.since
 	}
-	return nil
+	return nil, 0
 }
 
 // unread ends the watch of a notification that had no subscriber, and reports whether it did. It
@@ -173,16 +175,6 @@ func (c *clientLRU) endWatches() {
 		c.engine.Disconnect(client)
 		element.Value.(*clientEntry).since = c.count.Add(1)
 	}
-}
-
-// since returns a number that changes whenever all watches of a client end.
-func (c *clientLRU) since(client string) uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if element := c.clients[client]; element != nil {
-		return element.Value.(*clientEntry).since
-	}
-	return 0
 }
 
 func (c *clientLRU) size() int {

@@ -5,8 +5,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/internal/testprocess"
@@ -15,6 +13,9 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
+
+// The lease of these tests, and a key that its token protects.
+const leaseKey, fencedKey = "press-7/active", "press-7/setpoint"
 
 func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
@@ -65,13 +66,6 @@ func notificationsOf(p *testsupport.PahoClient) {
 	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, p.ID))
 }
 
-func mustPublish(t *testing.T, p *testsupport.PahoClient, message *paho.Publish) {
-	t.Helper()
-	if _, err := p.Publish(message); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func mustSet(t *testing.T, client *transport.Client, key, value string) {
 	t.Helper()
 	if _, err := client.Set(t.Context(), key, []byte(value), transport.SetOptions{}); err != nil {
@@ -88,10 +82,10 @@ func leaseOf(t *testing.T, client *transport.Client, name string, options lease.
 	return l
 }
 
-// mustAcquire takes the lease testsupport.LeaseKey for a client.
+// mustAcquire takes the lease leaseKey for a client.
 func mustAcquire(t *testing.T, client *transport.Client, options lease.Options) (*lease.Tenure, hlc.Token) {
 	t.Helper()
-	tenure, err := leaseOf(t, client, testsupport.LeaseKey, options).TryAcquire(t.Context())
+	tenure, err := leaseOf(t, client, leaseKey, options).TryAcquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

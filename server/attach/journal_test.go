@@ -32,7 +32,7 @@ func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 	holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"})
 	tenure, token := mustAcquire(t, holder, lease.Options{TTL: 3 * testsupport.Patience})
 	guard := fencing.NewGuard(holder, tenure)
-	if _, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("before")); err != nil {
+	if _, err := guard.Set(t.Context(), fencedKey, []byte("before")); err != nil {
 		t.Fatal(err)
 	}
 	before, _ := holder.Store()
@@ -41,7 +41,7 @@ func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 	again.Store.HoldOff = time.Hour
 	testsupport.Attach(t, broker.Address, again)
 
-	if _, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("after")); err != nil {
+	if _, err := guard.Set(t.Context(), fencedKey, []byte("after")); err != nil {
 		t.Errorf("the guard of the tenure: %v", err)
 	}
 	if after, _ := holder.Store(); after != before || after == "" {
@@ -51,7 +51,7 @@ func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 		t.Errorf("its token: %v, %v; want %v", got, err, token)
 	}
 	other := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b"})
-	rival := leaseOf(t, other, testsupport.LeaseKey, lease.Options{TTL: time.Minute})
+	rival := leaseOf(t, other, leaseKey, lease.Options{TTL: time.Minute})
 	if _, err := rival.TryAcquire(t.Context()); err == nil {
 		t.Error("the lease is granted twice")
 	}
@@ -59,7 +59,7 @@ func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 	if _, err := fresh.TryAcquire(t.Context()); err != nil {
 		t.Errorf("a store with data holds off: %v", err)
 	}
-	if _, err := other.Set(t.Context(), testsupport.FencedKey, []byte("unfenced"), transport.SetOptions{}); err == nil {
+	if _, err := other.Set(t.Context(), fencedKey, []byte("unfenced"), transport.SetOptions{}); err == nil {
 		t.Error("the fence is gone")
 	}
 }
@@ -100,23 +100,23 @@ func TestAnAttachedStoreAnswersARedeliveryFromBeforeItsRestart(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	journal := new(testsupport.Journal)
 	first := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open(), MaxClients: 4})
-	clients := make([]*testsupport.PahoClient, 4)
-	requests := make([]*paho.Publish, 4)
-	versions := make([]string, 4)
-	for i := range clients {
-		clients[i] = testsupport.Connect(t, broker.Address, fmt.Sprintf("c%d", i), nil)
-		requests[i] = clients[i].SendRequest("SET", fmt.Sprint(i), "v", "NX")
-		versions[i] = clients[i].Next().Properties.User.Get("__ts")
+	clients := make(map[*testsupport.PahoClient]*paho.Publish)
+	versions := make(map[*testsupport.PahoClient]string)
+	for i := range 4 {
+		client := testsupport.Connect(t, broker.Address, fmt.Sprintf("c%d", i), nil)
+		clients[client] = client.SendRequest("SET", fmt.Sprint(i), "v", "NX")
+		versions[client] = client.Next().Properties.User.Get("__ts")
 	}
 	stop(t, first)
 	second := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open(), MaxClients: 4})
 	if got := second.Stats().Clients; got != 4 {
 		t.Errorf("the store remembers %d clients, want 4", got)
 	}
-	for i, client := range clients {
-		client.SendMessage(requests[i])
-		if reply := client.Next(); string(reply.Payload) != "+OK\r\n" || reply.Properties.User.Get("__ts") != versions[i] {
-			t.Errorf("redelivery %d is answered %q %v", i, reply.Payload, reply.Properties)
+	for client, request := range clients {
+		client.SendMessage(request)
+		reply := client.Next()
+		if string(reply.Payload) != "+OK\r\n" || reply.Properties.User.Get("__ts") != versions[client] {
+			t.Errorf("the redelivery of %s is answered %q %v", client.ID, reply.Payload, reply.Properties)
 		}
 	}
 	stop(t, second)

@@ -57,7 +57,7 @@ type link struct {
 	ctx        context.Context // ends with the connection
 	clientID   string
 	unsent     *semaphore.Weighted // bytes of replies that need no commit
-	answered   chan struct{}       // has an item after a message to the store's own response topic: see probe and drain
+	answered   chan struct{}       // has an item after a message to the store's own response topic
 	changed    chan struct{}       // has an item after presence may have changed
 	superseded chan struct{}       // closed when this store has yielded to another
 
@@ -239,12 +239,17 @@ func (l *link) leave(conn *mqtt.Conn) {
 	leaving, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	err := l.client.Unsubscribe(leaving, protocol.InvokeTopic)
+	flushed := l.store.backlog.flush(leaving)
 	l.mu.Lock()
-	answering := l.presence.stage == answering
+	answered := l.presence.stage == answering
 	said := l.claims && l.presence.retained()
 	farewell := saysGone + " " + l.presence.farewell()
+	if l.presence.stage != yielded {
+		l.presence.stage = yielded
+		close(l.superseded) // what a broker sends now is not answered
+	}
 	l.mu.Unlock()
-	if answering && (err != nil || !l.drain(leaving) || !l.store.backlog.flush(leaving)) {
+	if answered && (err != nil || !flushed || !l.store.backlog.flush(leaving)) { // again: a reply may be under way
 		// The next store must not begin while this one may still grant a lease. So let the broker
 		// publish the Will, after which no reply can follow.
 		_ = conn.Close()
@@ -254,25 +259,4 @@ func (l *link) leave(conn *mqtt.Conn) {
 		_ = l.announce(leaving, farewell)
 	}
 	l.client.Disconnect()
-}
-
-// drain waits until the requests that the broker has sent are answered, and reports whether they
-// are. It sends the store a message, which arrives after them.
-func (l *link) drain(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, leaveTimeout/2)
-	defer cancel()
-	select {
-	case <-l.answered: // a late answer to the probe
-	default:
-	}
-	if _, err := l.publish(ctx, &mqtt.Message{Topic: protocol.ResponseTopic(l.clientID)}); err != nil {
-		return false
-	}
-	select {
-	case <-l.answered:
-		return true
-	case <-ctx.Done():
-	case <-l.ctx.Done():
-	}
-	return false
 }

@@ -66,38 +66,6 @@ func request(t *testing.T, id uint16) []byte {
 	return packet
 }
 
-// A broker may read no replies before it has written all that it has.
-func TestRequestsAreReadWhileNothingReadsReplies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const count = 20
-		_, far := pipedLink(t)
-		for id := range uint16(count) {
-			_ = far.SetWriteDeadline(time.Now().Add(time.Second))
-			if _, err := far.Write(request(t, id+1)); err != nil {
-				t.Fatalf("request %d is not read: %v", id+1, err)
-			}
-		}
-		var replies, acks []string
-		for len(replies)+len(acks) < 2*count {
-			packet, err := packets.ReadPacket(far)
-			if err != nil {
-				t.Fatal(err)
-			}
-			switch p := packet.Content.(type) {
-			case *packets.Publish:
-				replies = append(replies, string(p.Properties.CorrelationData))
-			case *packets.Puback:
-				acks = append(acks, fmt.Sprint(p.PacketID))
-			}
-		}
-		for i := range count {
-			if want := fmt.Sprint(i + 1); replies[i] != want || acks[i] != want {
-				t.Errorf("reply %d is to request %s, and PUBACK %d for %s", i+1, replies[i], i+1, acks[i])
-			}
-		}
-	})
-}
-
 // The broker has no more than the Receive Maximum on their way, and a store must not lose what it has acknowledged.
 func TestARequestIsAcknowledgedAfterItIsHandled(t *testing.T) {
 	l, far := pipedLink(t)

@@ -132,65 +132,45 @@ func TestAStoreThatWasAwayYieldsToOneThatServedMeanwhile(t *testing.T) {
 // A broker in which messages wait for any time, in order, is stepped through in random
 // order: subscribe, claim, and each delivery. What one has to say it says at once.
 func TestOfStoresInAnyOrderExactlyOneIsFree(t *testing.T) {
-	const stores = 4
 	for seed := range uint64(20_000) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		var (
-			all        [stores]presence
-			steps      [stores]int // 0: to subscribe, 1: to claim, 2: done
-			subscribed [stores]bool
-			inbox      [stores][]struct {
-				text     string
-				replayed bool
-			}
-			retained string
-		)
-		for i := range all {
-			all[i].me = string(rune('a' + i))
+		var all [4]struct {
+			presence
+			step  int      // 0: to subscribe, 1: to claim, 2: done
+			inbox []string // what was retained begins with "*"
 		}
+		retained := ""
 		publish := func(text string) {
 			retained = text
-			for i := range inbox {
-				if subscribed[i] {
-					inbox[i] = append(inbox[i], struct {
-						text     string
-						replayed bool
-					}{text, false})
+			for i := range all {
+				if all[i].step > 0 {
+					all[i].inbox = append(all[i].inbox, text)
 				}
 			}
 		}
-		for {
-			var moves []func()
+		for moves := []func(){nil}; len(moves) > 0; {
+			moves = nil
 			for i := range all {
-				switch {
-				case all[i].stage == yielded:
-				case steps[i] == 0:
-					moves = append(moves, func() {
-						steps[i], subscribed[i] = 1, true
-						if retained != "" {
-							inbox[i] = append(inbox[i], struct {
-								text     string
-								replayed bool
-							}{retained, true})
-						}
-					})
-				case steps[i] == 1:
-					moves = append(moves, func() { steps[i] = 2; publish(saysClaims + " " + all[i].me) })
+				s := &all[i]
+				s.me = string(rune('a' + i))
+				if s.stage != yielded && s.step == 0 {
+					moves = append(moves, func() { s.step, s.inbox = 1, []string{"*" + retained} })
+				} else if s.stage != yielded && s.step == 1 {
+					moves = append(moves, func() { s.step = 2; publish(saysClaims + " " + s.me) })
 				}
-				if len(inbox[i]) > 0 {
+				if len(s.inbox) > 0 {
 					moves = append(moves, func() {
-						message := inbox[i][0]
-						inbox[i] = inbox[i][1:]
-						if all[i].hear(message.text, message.replayed) == insist {
-							publish(all[i].insists() + " " + all[i].me)
+						message := s.inbox[0]
+						s.inbox = s.inbox[1:]
+						if s.hears(message) == insist {
+							publish(s.insists() + " " + s.me)
 						}
 					})
 				}
 			}
-			if len(moves) == 0 {
-				break
+			if len(moves) > 0 {
+				moves[random.IntN(len(moves))]()
 			}
-			moves[random.IntN(len(moves))]()
 		}
 		free := 0
 		for i := range all {

@@ -41,13 +41,14 @@ func (l *link) submit(to address, command statestore.Command) {
 	if command.Verb != statestore.VerbGet && command.Verb != statestore.VerbKeyNotify {
 		bytes += int64(len(command.Key) + len(command.Value))
 	}
-	waiting := &waitingReply{link: l, address: to, protected: protected}
-	if !backlog.take(waiting, bytes) {
+	waiting := &waitingReply{link: l, address: to}
+	if !backlog.take(waiting, bytes, protected) {
 		l.later(&waitingReply{address: to, bytes: to.cost(), message: l.busy(to)})
 		return
 	}
 	reply, _ = engine.Submit(command, func(reply statestore.Reply) {
-		backlog.committed(waiting, reply, envelope.ValueCost(command.Key, &reply))
+		waiting.reply = reply
+		backlog.queue.push(waiting)
 	})
 	l.store.note(seen, &command, &reply)
 }
@@ -80,8 +81,6 @@ func (l *link) sendReplies() {
 	backlog.queue.serve(l.ctx, func(w *waitingReply) {
 		switch {
 		case w.link != l || closed.Is(l.superseded):
-		case w.refused:
-			l.send(l.busy(w.address))
 		case w.message != nil:
 			l.send(w.message)
 		default:
@@ -125,7 +124,7 @@ const storeBusy = "too much waits for the journal of the store; try again"
 // rather than that nothing changed: the request may be a redelivery of one that the store has applied.
 func (l *link) busy(to address) *mqtt.Message {
 	l.store.count(func(stats *Stats) { stats.Busy++ })
-	l.store.busy.Log("client", logs.Name(to.client), "waiting", l.store.engine.Waiting())
+	l.store.drops.Log("client", logs.Name(to.client), "reason", storeBusy, "waiting", l.store.engine.Waiting())
 	response := l.message(to.client, to.topic, protocol.PropertyStatus, protocol.StatusUnavailable)
 	response.User = append(response.User, mqtt.UserProperty{Name: protocol.PropertyStatusMessage, Value: storeBusy})
 	response.CorrelationData = to.correlation

@@ -2,7 +2,6 @@ package attach
 
 import (
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -47,10 +46,10 @@ func (l *link) handle(message *mqtt.Publish) {
 	if message.Duplicate {
 		request.Delivery = statestore.Redelivery // by the broker
 	}
-	if message.MessageExpiry > 0 {
-		request.Expires = l.store.engine.Elapsed() + time.Duration(message.MessageExpiry)*time.Second
-	}
 	arrived := l.store.engine.Elapsed()
+	if message.MessageExpiry > 0 {
+		request.Expires = arrived + time.Duration(message.MessageExpiry)*time.Second
+	}
 	command := statestore.Parse(request)
 	if command.Verb == statestore.VerbKeyNotify {
 		// Apply it again even if it is a redelivery: its watch may have ended since, and applying
@@ -75,12 +74,11 @@ const maxClientID = 256
 // The property __srcId, which the broker does not check, only tells which of the two forms it
 // is; a contradiction drops the request.
 func senderOf(message *mqtt.Publish, responseTopic string) (client string, ok bool) {
-	rest, below := strings.CutPrefix(responseTopic, envelope.ClientTopics)
-	level, _, found := strings.Cut(rest, "/")
+	level, _, ok := envelope.SplitClientTopic(responseTopic)
 	named, _ := message.User(protocol.PropertySourceID)
 	source := string(named)
 	switch {
-	case !below || !found || level == "" || envelope.IsBelow(responseTopic, envelope.StoreTopics):
+	case !ok:
 		return source, false
 	case source == "" || source == level:
 		return level, true
@@ -101,7 +99,8 @@ func userProperty(message *mqtt.Publish, name string) *string {
 // message returns a message of the store to a client, with one user property more than all have. The instance is
 // another one after the store has ended the client's watches without a word: the client then watches again.
 func (l *link) message(client, topic, name, value string) *mqtt.Message {
-	instance := l.store.instance + "-" + strconv.FormatUint(l.store.clients.since(client), 36)
+	_, since := l.store.clients.find(client)
+	instance := l.store.instance + "-" + strconv.FormatUint(since, 36)
 	return &mqtt.Message{
 		Topic:       topic,
 		ContentType: protocol.ContentType,
@@ -163,6 +162,6 @@ func (l *link) notify() {
 func (s *Store) unread(notification pendingNotification) {
 	if s.clients.unread(notification) {
 		s.count(func(stats *Stats) { stats.DroppedWatches++ })
-		s.logger.Debug("a notification had no subscriber; ended the watch", "client", logs.Name(notification.Client))
+		s.options.Logger.Debug("a notification had no subscriber; ended the watch", "client", logs.Name(notification.Client))
 	}
 }

@@ -67,26 +67,22 @@ func TestInvariant51AWatchOutlivesARestartOfAnAttachedStore(t *testing.T) {
 // The clients stay connected, and the store runs on: only its replies can say that the watches are gone.
 func TestInvariant51AClientWatchesAgainAfterAnAttachedStoreHasEndedItsWatches(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name    string
-		options attach.Options
-		end     func(*testing.T, *mosquitto.Broker, *testsupport.Proxy, *testsupport.Attachment)
-	}{
-		{"because it seemed that the broker was restarted", attach.Options{}, loseTheWill},
-		{"because there were too many clients", attach.Options{MaxClients: 4}, claimManyNames},
+	for name, end := range map[string]func(*testing.T, *mosquitto.Broker, *testsupport.Proxy, *testsupport.Attachment){
+		"because it seemed that the broker was restarted": loseTheWill,
+		"because there were too many clients":             claimManyNames,
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			broker := mosquitto.Start(t, "")
 			through := testsupport.NewProxy(t, broker.Address)
-			a := testsupport.Attach(t, through.Address(), test.options)
+			a := testsupport.Attach(t, through.Address(), attach.Options{MaxClients: 4})
 			client := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "watcher"})
 			watch, err := client.Watch("k")
 			if err != nil {
 				t.Fatal(err)
 			}
 			await.Receive(watch.Changes())
-			test.end(t, broker, through, a)
+			end(t, broker, through, a)
 			if _, err := client.Get(t.Context(), "another"); err != nil {
 				t.Fatal(err)
 			}
@@ -117,9 +113,7 @@ func loseTheWill(t *testing.T, broker *mosquitto.Broker, through *testsupport.Pr
 	if said := string(other.Next().Payload); !strings.HasPrefix(said, "gone ") {
 		t.Fatalf("the Will says %q", said)
 	}
-	if _, err := other.Publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: answers}); err != nil {
-		t.Fatal(err)
-	}
+	other.SendMessage(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: answers})
 	through.Refuse(false)
 	testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
 }

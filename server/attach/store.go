@@ -18,6 +18,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/mqtt"
@@ -103,14 +104,12 @@ type Store struct {
 	tls              *tls.Config // of the broker; nil: not encrypted
 	instance         string      // its name on presenceTopic; it ends with data
 	data             string      // names the data of a journal; empty without one
-	logger           *slog.Logger
 	engine           *engine.Engine
 	clients          *clientLRU
 	queue            *queue[pendingNotification]
 	queuedBytes      atomic.Int64 // of them
 	backlog          *backlog
 	drops, oversized *loglimit.Lines
-	busy             *loglimit.Lines
 	seen             *events.Clients
 	log              *events.Log
 	ready            chan struct{}
@@ -119,8 +118,7 @@ type Store struct {
 	memory           presenceMemory                    // of Serve's goroutine
 	outage           loglimit.Limiter
 
-	once  sync.Once
-	begun bool // it has subscribed to requests; of the goroutine that connects
+	once sync.Once
 
 	mu    sync.Mutex
 	stats Stats // but Clients
@@ -136,8 +134,7 @@ type Stats struct {
 	Clients int
 	// Requests is how many requests the store has answered, refusals and repetitions included.
 	Requests uint64
-	// Busy is how many requests the store did not take, or answered without the value, because too
-	// much waited for Options.Journal.
+	// Busy is how many requests the store did not take, because too much waited for Options.Journal.
 	Busy uint64
 	// Dropped is how many requests were not given to the store, by reason.
 	Dropped map[DropReason]uint64
@@ -171,15 +168,12 @@ func New(broker string, options Options) (*Store, error) {
 // Open is New with a context, which ends the loading of Options.Journal: that may take seconds for
 // each million keys, and the log says how far it is. After Open, ctx has no effect. If Open
 // returns an error, the journal cannot be used again, except for its Close.
-func Open(ctx context.Context, broker string, options Options) (*Store, error) {
-	s, err := open(ctx, broker, options)
-	if err != nil {
-		return nil, fmt.Errorf("attach: %w", err)
-	}
-	return s, nil
-}
-
-func open(ctx context.Context, broker string, options Options) (*Store, error) {
+func Open(ctx context.Context, broker string, options Options) (store *Store, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("attach: %w", err)
+		}
+	}()
 	address, err := mqtt.ParseAddress(broker)
 	if err != nil {
 		return nil, err
@@ -217,12 +211,10 @@ func open(ctx context.Context, broker string, options Options) (*Store, error) {
 		broker:        address,
 		tls:           config,
 		instance:      rand.Text(),
-		logger:        options.Logger,
 		queue:         newQueue[pendingNotification](),
 		ready:         make(chan struct{}),
-		drops:         loglimit.NewLines(options.Logger, slog.LevelWarn, "dropped a request"),
+		drops:         loglimit.NewLines(options.Logger, slog.LevelWarn, "a request was not given to the store"),
 		oversized:     loglimit.NewLines(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
-		busy:          loglimit.NewLines(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
 		log:           events.NewLog(options.Logger),
 		objectionWait: objectionTimeout,
 		silence:       silenceTimeout,
@@ -277,7 +269,7 @@ func (s *Store) count(change func(*Stats)) {
 
 func (s *Store) drop(client string, why DropReason) {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
-	if seen := s.clients.seen(client); seen != nil {
+	if seen, _ := s.clients.find(client); seen != nil {
 		seen.Dropped()
 	}
 	s.drops.Log("client", logs.Name(client), "reason", string(why))
@@ -314,30 +306,21 @@ func (s *Store) serve(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	running, stop := context.WithCancel(context.Background())
-	stored := make(chan error, 1)
-	go func() {
-		err := s.engine.Run(running)
-		if err != nil {
-			fail(err)
+	var tasks sync.WaitGroup
+	var failure error // of the journal
+	tasks.Go(func() {
+		if failure = s.engine.Run(running); failure != nil {
+			fail(failure)
 		}
-		stored <- err
-	}()
-	var following sync.WaitGroup
-	following.Go(func() { s.log.Follow(running, s.engine) })
+	})
+	tasks.Go(func() { s.log.Follow(running, s.engine) })
 	err := s.stayAttached(ctx)
 	stop() // only now, so that what was applied until the end is committed
-	if failure := <-stored; failure != nil {
-		err = failure
-	}
+	tasks.Wait()
 	s.drops.Close()
 	s.oversized.Close()
-	s.busy.Close()
-	following.Wait()
 	s.log.Close()
-	if err == nil {
-		s.logger.Info("stopped")
-	}
-	return err
+	return cmp.Or(failure, err)
 }
 
 // stayAttached connects to the broker again and again, until ctx ends or it cannot go on.
@@ -357,8 +340,8 @@ func (s *Store) stayAttached(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			level := s.outage.Level(slog.LevelWarn, reasonOf(err))
-			s.logger.Log(ctx, level, "not attached; will try again", "broker", s.broker.Host, "error", err)
+			level := s.outage.Level(slog.LevelWarn, err.Error())
+			s.options.Logger.Log(ctx, level, "not attached; will try again", "broker", s.broker.Host, "error", err)
 		}
 		if time.Since(began) > stableAfter {
 			policy.Reset()
@@ -374,26 +357,13 @@ type finalError struct{ error }
 
 func (e finalError) Unwrap() error { return e.error }
 
-// reasonOf returns the text of an error without what differs each time: the local port.
-func reasonOf(err error) string {
-	var operation *net.OpError
-	if errors.As(err, &operation) && operation.Err != nil {
-		return operation.Op + ": " + operation.Err.Error()
-	}
-	return err.Error()
-}
-
 // attached notes that the store answers.
 func (s *Store) attached() {
 	s.outage.Reset()
-	first := false
-	s.count(func(stats *Stats) {
-		stats.Attachments++
-		first, stats.Attached = stats.Attachments == 1, true
-	})
-	if first {
-		close(s.ready)
+	s.count(func(stats *Stats) { stats.Attachments, stats.Attached = stats.Attachments+1, true })
+	if closed.Is(s.ready) {
+		s.options.Logger.Warn("attached again", "broker", s.broker.Host)
 	} else {
-		s.logger.Warn("attached again", "broker", s.broker.Host)
+		close(s.ready)
 	}
 }

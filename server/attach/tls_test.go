@@ -56,15 +56,6 @@ func TestAStoreAttachesOverTLSToABrokerThatProvesItsIdentity(t *testing.T) {
 	a.MustBeReady()
 	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	mustSet(t, client, "k", "v")
-
-	certificates.Write(t, trusted.Issue(pkix.Name{CommonName: "broker, renewed"}), cert, key)
-	broker.Kill()
-	broker.Run()
-	testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
-	testsupport.Eventually(t, "its keys are there", func() bool {
-		entry, err := client.Get(t.Context(), "k")
-		return err == nil && string(entry.Value) == "v"
-	})
 }
 
 func TestAStoreAttachesOverWebSocket(t *testing.T) {

@@ -4,13 +4,11 @@ import (
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"net"
-	"strings"
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
-	"github.com/tenurelock/tenure/transport"
 )
 
 // onlyCBC limits a configuration to TLS 1.2 without authenticated encryption, like an old peer.
@@ -52,20 +50,6 @@ func TestTheServerRefusesCipherSuitesWithoutAuthenticatedEncryption(t *testing.T
 		})
 	}
 	if options.TLS.CipherSuites != nil || options.TLS.MinVersion != 0 {
-		t.Error("the configuration of the program was changed")
-	}
-}
-
-func TestTheClientRefusesABrokerWithoutAuthenticatedEncryption(t *testing.T) {
-	ca := certificates.New(t, "authority")
-	broker := onlyCBC(&tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "broker"})}})
-	address := testsupport.Start(t, server.Options{TLS: broker})
-	config := &tls.Config{RootCAs: ca.Pool}
-	err := whyNot(t, "mqtts://"+address, transport.Options{TLS: transport.TLSOptions{Config: config}})
-	if !strings.Contains(err.Error(), "handshake failure") {
-		t.Errorf("the client: %v", err)
-	}
-	if config.CipherSuites != nil || config.MinVersion != 0 {
 		t.Error("the configuration of the program was changed")
 	}
 }

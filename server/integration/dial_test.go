@@ -34,7 +34,6 @@ func TestInvariant42DialThatIsCancelledWhileSomethingHangsLeavesNothing(t *testi
 	for _, scheme := range []string{"mqtt", "mqtts", "ws", "wss"} {
 		t.Run(scheme, func(t *testing.T) {
 			address, taken := answering(t, "")
-			testsupport.SettleGoroutines(t)
 			before := runtime.NumGoroutine()
 			ctx, cancel := context.WithCancelCause(t.Context())
 			why := errors.New("no more patience")
@@ -66,7 +65,6 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 				if strings.HasSuffix(scheme, "s") && scheme != "ws" {
 					options.TLS.CAFile = caFile
 				}
-				testsupport.SettleGoroutines(t)
 				before := runtime.NumGoroutine()
 				client := mustDial(t, scheme+"://"+through.Address()+","+scheme+"://"+hung, options)
 				mustWork(t, client)

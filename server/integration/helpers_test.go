@@ -100,7 +100,9 @@ func startWebSocket(t *testing.T, target string, config *tls.Config) (address st
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
 		front.Serve(func(_ string, conn net.Conn) error {
-			p.Join(conn)
+			if ended := p.Link(conn); ended != nil {
+				await.Receive(ended)
+			}
 			return nil
 		})
 	})

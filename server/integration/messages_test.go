@@ -15,18 +15,10 @@ import (
 
 // What was sent before comes with DUP and its packet identifier, what was not comes without.
 func TestWhatIsNotAcknowledgedComesAgainInItsOrder(t *testing.T) {
-	for name, leave := range map[string]func(*testsupport.RawClient, func() *testsupport.RawClient) *testsupport.RawClient{
-		"after a lost connection": func(c *testsupport.RawClient, join func() *testsupport.RawClient) *testsupport.RawClient {
-			_ = c.Conn.Close()
-			return join()
-		},
-		"after a DISCONNECT": func(c *testsupport.RawClient, join func() *testsupport.RawClient) *testsupport.RawClient {
-			c.Disconnect()
-			return join()
-		},
-		"after a take-over": func(_ *testsupport.RawClient, join func() *testsupport.RawClient) *testsupport.RawClient {
-			return join()
-		},
+	for name, leave := range map[string]func(*testsupport.RawClient){
+		"after a lost connection": func(c *testsupport.RawClient) { _ = c.Conn.Close() },
+		"after a DISCONNECT":      (*testsupport.RawClient).Disconnect,
+		"after a take-over":       func(*testsupport.RawClient) {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, s := testsupport.StartServer(t, server.Options{})
@@ -40,8 +32,8 @@ func TestWhatIsNotAcknowledgedComesAgainInItsOrder(t *testing.T) {
 			}
 			c.Ack(first[1])
 			first = append(first, c.Next()) // the server has read the PUBACK
-			c = leave(c, func() *testsupport.RawClient { return login.Connect(t, address) })
-			if !c.Present {
+			leave(c)
+			if c = login.Connect(t, address); !c.Present {
 				t.Error("the session is not present")
 			}
 			for _, want := range slices.Delete(first, 1, 2) {

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -32,31 +30,6 @@ func TestExactlyOneNotificationArrivesSubscribedOrNot(t *testing.T) {
 			t.Errorf("subscribed: %v; notified %v", subscribed, got)
 		}
 		p.MustBeSilent()
-	}
-}
-
-func TestWatchesEndWithTheirConnection(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		end  func(p *testsupport.PahoClient)
-	}{
-		{"disconnected", func(p *testsupport.PahoClient) { _ = p.Paho.Disconnect(&paho.Disconnect{}) }},
-		{"lost", func(p *testsupport.PahoClient) { _ = p.Conn.Close() }},
-		{"taken over", func(*testsupport.PahoClient) {}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			address := testsupport.Start(t, server.Options{})
-			p, writer := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "writer", nil)
-			p.Do("KEYNOTIFY", "k")
-			test.end(p)
-			again := testsupport.Connect(t, address, "p", nil)
-			again.Subscribe(testsupport.ReservedPrefix + "/70/command/notify/+")
-			writer.Do("SET", "k", "v")
-			again.MustBeSilent()
-			if got := again.Do("KEYNOTIFY", "k", "STOP"); got != ":0\r\n" {
-				t.Errorf("the watch outlived its connection: STOP is answered %q", got)
-			}
-		})
 	}
 }
 
@@ -149,29 +122,4 @@ func TestANotificationLargerThanItsClientTakesIsLeftOut(t *testing.T) {
 		}
 	}
 	testsupport.Eventually(t, "no room is taken any more", func() bool { return s.Usage().OutgoingBytes == 0 })
-}
-
-// It then connects and reads again. After a gap its view of the key would be wrong.
-func TestAWatcherThatFallsBehindIsDisconnectedBeforeItMissesANotification(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{MaxPacketSize: 1 << 20})
-	watcher, other := testsupport.DialRaw(t, address, "watcher"), testsupport.DialRaw(t, address, "other")
-	watcher.Do("KEYNOTIFY", "k")
-	padding := strings.Repeat("v", 16<<10)
-	written := 0
-	for ; s.Stats().SlowReaders == 0; written++ {
-		if written > 5000 { // the sockets hold a few megabytes, and the server 2,000 notifications
-			t.Error("it is not sent away")
-			break
-		}
-		other.Do("SET", "k", fmt.Sprintf("%d %s", written, padding))
-	}
-	for number := 0; number < written; number++ {
-		packet, err := watcher.TryRead()
-		if err != nil {
-			break // and what is to come is lost with the connection
-		}
-		if notification, ok := testsupport.ParsePublish(packet); packet[0] == 0x30 && (!ok || !bytes.Contains(notification.Payload, fmt.Appendf(nil, "\n%d v", number))) {
-			t.Fatalf("read %.50q, want notification %d", notification.Payload, number)
-		}
-	}
 }

@@ -106,61 +106,6 @@ func TestARequestThatNamesTheStoresTopicsForItsReplyEndsTheConnection(t *testing
 	}
 }
 
-func TestTheStoresTopicsAreItsOwn(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	p, spy := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "spy", nil)
-	for _, topic := range []string{
-		testsupport.InvokeTopic,
-		testsupport.ReservedPrefix + "/70/command/notify/+", testsupport.ReservedPrefix + "/p/command/notify", testsupport.ReservedPrefix + "/#",
-	} {
-		if code, err := spy.TrySubscribe(topic); err == nil || code != packets.SubackNotauthorized {
-			t.Errorf("subscribe to %q: code %#x, %v; want %#x", topic, code, err, packets.SubackNotauthorized)
-		}
-	}
-	spy.Subscribe(testsupport.ReservedPrefix + "/737079/command/notify/+") // its own: "spy"
-	spy.Subscribe("#")                                                     // granted, but without the store's topics
-	if got := p.Do("KEYNOTIFY", "k"); got != "+OK\r\n" {
-		t.Fatal(got)
-	}
-	p.Do("SET", "k", "v")
-	p.NextNotification()
-	forged := &paho.Publish{QoS: 1, Topic: testsupport.ReservedPrefix + "/70/command/notify/6B", Payload: []byte("x")}
-	if ack, err := spy.Publish(forged); err == nil || ack.ReasonCode != packets.PubackNotAuthorized {
-		t.Errorf("a forged notification: %+v, %v", ack, err)
-	}
-	p.MustBeSilent()
-	// A message that arrives at the spy after its own message was sent after the others.
-	if _, err := spy.Publish(&paho.Publish{QoS: 1, Topic: "last", Payload: []byte("x")}); err != nil {
-		t.Fatal(err)
-	}
-	for message := spy.Next(); message.Topic != "last"; message = spy.Next() {
-		if strings.HasPrefix(message.Topic, "statestore/") {
-			t.Errorf("the spy received a request: %v", message)
-		}
-	}
-	if len(spy.Notified) > 0 {
-		t.Errorf("the spy received a notification of another: %v", await.Receive(spy.Notified))
-	}
-}
-
-func TestAWillOnTheStoresTopicsIsRefusedAtConnect(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	service := strings.TrimSuffix(testsupport.InvokeTopic, "/command/invoke")
-	for _, topic := range []string{service, service + "/command", testsupport.InvokeTopic + "/x", testsupport.ReservedPrefix + "/70/command/notify/6B"} {
-		p, err := testsupport.TryConnect(t, address, "p", func(c *paho.Connect) {
-			c.WillMessage = &paho.WillMessage{Topic: topic, Payload: testsupport.Command("DEL", "k"), QoS: 1}
-		})
-		if err == nil || p.Connack == nil || p.Connack.ReasonCode != packets.ConnackNotAuthorized {
-			t.Errorf("a Will on %q: %+v, %v", topic, p.Connack, err)
-		} else if !strings.Contains(p.Connack.Properties.ReasonString, "belongs to the state store") {
-			t.Errorf("reason %q", p.Connack.Properties.ReasonString)
-		}
-	}
-	testsupport.Connect(t, address, "p", func(c *paho.Connect) {
-		c.WillMessage = &paho.WillMessage{Topic: "clients/p/gone", Payload: []byte("gone"), QoS: 1}
-	})
-}
-
 func TestConnackSaysWhatTheServerWants(t *testing.T) {
 	p := testsupport.Connect(t, testsupport.Start(t, server.Options{MaxPacketSize: 4096}), "p", func(c *paho.Connect) { c.KeepAlive = 0 })
 	if got := p.Connack.Properties.MaximumPacketSize; got == nil || *got != 4096 {

@@ -1,10 +1,7 @@
 package integration_test
 
 import (
-	"bufio"
 	"fmt"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -223,11 +220,18 @@ func TestALockOfAnSDKAndALeaseTakeOverFromEachOther(t *testing.T) {
 			}
 
 			second.must(":1\r\n", "VDEL", key, second.ID)
-			process, token := startHolder(t, address, key)
+			instant := mixedOptions
+			instant.InstantFailover = true
+			through.Refuse(false)
+			third := testsupport.Dial(t, through.Address(), transport.Options{ClientID: s.name + "-instant"})
+			if token, err = acquire(t, third, key, instant).Token(); err != nil {
+				t.Fatal(err)
+			}
 			hold(token)
 			second.set(held)
 			second.notified = nil
-			_ = process.Kill()
+			through.Refuse(true)
+			through.Cut()
 			hold(second.takeOver())
 		})
 	}
@@ -243,44 +247,4 @@ func acquire(t *testing.T, client *transport.Client, key string, options lease.O
 		t.Error(err)
 	}
 	return tenure
-}
-
-const holderEnv = "TENURE_TEST_HOLDER" // the address of a store, and a name of a lease
-
-// startHolder starts a process that holds a lease, and returns its token.
-func startHolder(t *testing.T, address, key string) (process *os.Process, token hlc.Token) {
-	t.Helper()
-	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInTheProcessOfAHolder$")
-	command.Env = append(os.Environ(), holderEnv+"="+address+" "+key)
-	output, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = await.Result(command.Wait) })
-	line, err := bufio.NewReader(output).ReadString('\n')
-	if err == nil {
-		token, err = hlc.ParseToken(strings.TrimSpace(line))
-	}
-	if err != nil {
-		t.Fatalf("the process of the holder: %q, %v", line, err)
-	}
-	return command.Process, token
-}
-
-// In other processes it does nothing.
-func TestInTheProcessOfAHolder(t *testing.T) {
-	address, key, isHolder := strings.Cut(os.Getenv(holderEnv), " ")
-	if !isHolder {
-		return
-	}
-	options := mixedOptions
-	options.InstantFailover = true
-	tenure := acquire(t, testsupport.Dial(t, address, transport.Options{}), key, options)
-	token, err := tenure.Token()
-	fmt.Println(token)
-	await.Receive(tenure.Context().Done())
-	t.Fatal("the tenure ended before the process", err)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/activity"
@@ -24,6 +26,11 @@ import (
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
+
+// debugLogger returns a logger that writes all lines to log.
+func debugLogger(log *logbuffer.Buffer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
 
 // nonce is what package lease writes after the name of a holder.
 const nonce = "0123456789abcdef0123456789abcdef"
@@ -52,7 +59,7 @@ func TestAStoreShowsWhatHappensToALease(t *testing.T) {
 		return address, s.State
 	}
 	attached := func(t *testing.T, journal statestore.Journal) (string, func() activity.State) {
-		address := testsupport.StartBroker(t, new(testsupport.AllowAll))
+		address := mosquitto.Start(t, "").Address
 		return address, testsupport.Attach(t, address, attach.Options{Journal: journal}).State
 	}
 	for _, test := range []struct {
@@ -316,58 +323,5 @@ func TestEachRequestHasALineInTheDebugLog(t *testing.T) {
 	}
 	if strings.Contains(log.String(), "secret") || len(lines) > 0 && len(lines[0]) > 400 {
 		t.Errorf("the log has a value, or a whole key: %q", lines)
-	}
-}
-
-// A lease that an operator takes from its holder is in the log with its cause.
-func TestAForcedReleaseIsLogged(t *testing.T) {
-	log := new(logbuffer.Buffer)
-	address, _, stop := testsupport.StartStoppable(t, server.Options{Logger: log.Logger(), Authenticator: testsupport.Rules{}})
-	client := testsupport.Dial(t, address, transport.Options{ClientID: "ops", Username: "ana"})
-	_, err := client.Set(t.Context(), "own", []byte("ops:"+nonce), transport.SetOptions{Condition: transport.IfMissing, TTL: time.Minute})
-	_, own := client.VDel(t.Context(), "own", []byte("ops:"+nonce), transport.DelOptions{Forced: "nothing happens to others"})
-	holder := testsupport.Dial(t, address, transport.Options{ClientID: "a", Username: "bob"})
-	_, acquired := holder.Set(t.Context(), "press-7", []byte("a:"+nonce), transport.SetOptions{Condition: transport.IfMissing, TTL: time.Minute})
-	_, nothing := client.VDel(t.Context(), "another", []byte("a:1"), transport.DelOptions{Forced: "nothing happens"})
-	_, forced := client.VDel(t.Context(), "press-7", []byte("a:"+nonce), transport.DelOptions{Forced: "ana@bastion: the node hangs"})
-	if err := errors.Join(err, own, acquired, nothing, forced, client.Close(), holder.Close()); err != nil {
-		t.Fatal(err)
-	}
-	stop()
-	want := `level=WARN msg="a client has taken a lease from its holder by force" key=press-7 client=ops user=ana remote=127.0.0.1:`
-	if got := log.String(); strings.Count(got, want) != 1 || !strings.Contains(got, `reason="ana@bastion: the node hangs" verb=VDEL holder=a`) || strings.Contains(got, "nothing happens") {
-		t.Errorf("the log is\n%s", got)
-	}
-}
-
-// Two programs with one client id end each other's connection. One that connects again once does not.
-func TestAClientIDThatFlapsIsLoggedOnce(t *testing.T) {
-	t.Parallel()
-	log := new(logbuffer.Buffer)
-	address, s := testsupport.StartServer(t, server.Options{Logger: log.Logger()})
-	connect := func(id string, times int) {
-		for range times {
-			testsupport.ConnectPacket{ID: id}.Connect(t, address)
-		}
-	}
-	connect("once", 2)
-	connect("twin", 8)
-	warnings := slices.Collect(func(yield func(string) bool) {
-		for line := range strings.Lines(log.String()) {
-			if strings.Contains(line, "two programs probably use the same client id") && !yield(line) {
-				return
-			}
-		}
-	})
-	if len(warnings) != 1 || !strings.Contains(warnings[0], "level=WARN") || !strings.Contains(warnings[0], "client=twin ") ||
-		!strings.Contains(warnings[0], " remote=127.0.0.1:") || !strings.Contains(warnings[0], "previous=127.0.0.1:") {
-		t.Errorf("the warnings are %q", warnings)
-	}
-	state := s.State()
-	if c := state.Clients; c[0].Client != "once" || c[0].TakeOvers != 1 || c[0].Flapping || c[1].TakeOvers != 7 || !c[1].Flapping {
-		t.Errorf("%+v", c)
-	}
-	if state.Totals.TakeOvers != 8 || state.Totals.Flapping != 1 {
-		t.Errorf("%+v", state.Totals)
 	}
 }

@@ -1,22 +1,13 @@
 package integration_test
 
 import (
-	"bufio"
 	"bytes"
-	"crypto/tls"
-	"crypto/x509/pkix"
 	"encoding/binary"
 	"fmt"
-	"net"
-	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -83,37 +74,6 @@ func TestAcknowledgementsLeaveInTheOrderOfWhatTheyAcknowledge(t *testing.T) {
 	}
 }
 
-func TestARequestMayComeInPieces(t *testing.T) {
-	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
-	var stream []byte
-	for i := range 3 {
-		stream = append(stream, testsupport.PacketOf(t, c.Request("SET", "k", fmt.Sprint(i)))...)
-		stream = append(stream, 0xc0, 0)
-	}
-	for i := range stream {
-		c.Write(stream[i : i+1])
-	}
-	for range 3 {
-		if got := string(c.ReadReply().Payload); got != "+OK\r\n" {
-			t.Errorf("reply %q", got)
-		}
-		if pong := c.Read(); pong[0] != 0xd0 {
-			t.Errorf("read %x, want PINGRESP", pong)
-		}
-	}
-}
-
-func TestADisconnectedClientGetsTheRepliesToItsEarlierRequests(t *testing.T) {
-	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
-	c.Write(testsupport.PacketOf(t, c.Request("SET", "k", "v")), testsupport.Packet(0x34, testsupport.Text("factory"), []byte{0, 9, 0}))
-	if got := string(c.ReadReply().Payload); got != "+OK\r\n" {
-		t.Errorf("reply %q", got)
-	}
-	if farewell := c.Read(); farewell[0] != 0xe0 || farewell[2] != 0x9b {
-		t.Errorf("read %x, want DISCONNECT: QoS not supported", farewell)
-	}
-}
-
 func TestARequestMayComeWithItsCONNECTButNotBeforeIt(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	c := testsupport.NewRaw(t, testsupport.DialTCP(t, address), "p")
@@ -134,20 +94,6 @@ func TestARequestMayComeWithItsCONNECTButNotBeforeIt(t *testing.T) {
 	if got := c.Do("GET", "k"); got != "$1\r\nv\r\n" {
 		t.Errorf("k holds %q", got)
 	}
-}
-
-func TestALargeReplyDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
-	g := newGate()
-	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{Authorizer: g}), "p")
-	c.Do("SET", "k", strings.Repeat("v", 20<<10))
-	c.Write(testsupport.PacketOf(t, c.Request("GET", "nothing")), testsupport.PacketOf(t, c.Request("GET", "k")), testsupport.PacketOf(t, c.Request("GET", "gate")))
-	await.Receive(g.entered)
-	c.ReadReply()
-	if got := len(c.ReadReply().Payload); got < 20<<10 {
-		t.Errorf("a reply of %d bytes came", got)
-	}
-	close(g.opened)
-	c.ReadReply()
 }
 
 // The new connection of a client waits for the end of the old one. Requests that the old one had read
@@ -226,41 +172,6 @@ func TestInvariant44NoReferenceToTheBufferOfARequestIsKept(t *testing.T) {
 	}
 }
 
-func TestAReplyGoesToTheSubscribersAtThatMoment(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	c, reader := testsupport.DialRaw(t, address, "p"), testsupport.DialRaw(t, address, "reader")
-	const topic = "elsewhere/answers"
-	check := func(what string, readers ...*testsupport.RawClient) {
-		t.Helper()
-		request := c.Request("GET", "k")
-		request.ResponseTopic = topic
-		c.Write(testsupport.PacketOf(t, request))
-		packets := 1
-		for _, r := range readers {
-			if r == c {
-				packets++
-			} else if reply, _ := testsupport.ParsePublish(r.Read()); string(reply.Topic) != topic {
-				t.Errorf("%s: the reader got a message on %q", what, reply.Topic)
-			}
-		}
-		c.ReadAll(packets, false)
-	}
-	check("none")
-	c.Subscribe(topic)
-	check("the requester", c)
-	check("the requester, once more", c)
-	reader.Subscribe("elsewhere/#")
-	check("both", c, reader)
-	reader.Unsubscribe("elsewhere/#")
-	check("the requester again", c)
-	reader.Subscribe("+/answers")
-	check("both again", c, reader)
-	_ = reader.Conn.Close()
-	check("the requester, the reader being gone", c)
-	c.Unsubscribe(topic)
-	check("none again")
-}
-
 // An acknowledgement that has no reply beside it, as for a request with a reply that is too large for its
 // client, comes after the held-back replies to earlier requests.
 func TestAcknowledgementsThroughTheBrokerOvertakeNothing(t *testing.T) {
@@ -279,67 +190,5 @@ func TestAcknowledgementsThroughTheBrokerOvertakeNothing(t *testing.T) {
 				t.Fatalf("the PUBACK for %d came, want %d", ack.PacketID, acknowledged)
 			}
 		}
-	}
-}
-
-// corked holds written data back until the test releases it.
-type corked struct {
-	net.Conn
-	corked bool
-	buffer bytes.Buffer
-}
-
-func (c *corked) Write(p []byte) (int, error) {
-	if c.corked {
-		return c.buffer.Write(p)
-	}
-	return c.Conn.Write(p)
-}
-
-// With TLS 1.2 the end of the stream is read together with the last packet.
-func TestARequestThatComesWithTheEndOfATLSStreamIsAnsweredAndItsTurnEnds(t *testing.T) {
-	ca := certificates.New(t, "authority")
-	address, _ := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, TLS: &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}})
-	open := func(id string) (*tls.Conn, *corked, *bufio.Reader) {
-		socket := &corked{Conn: testsupport.DialTCP(t, address)}
-		conn := tls.Client(socket, &tls.Config{RootCAs: ca.Pool, ServerName: "127.0.0.1", MaxVersion: tls.VersionTLS12})
-		in := bufio.NewReader(conn)
-		testsupport.Send(t, conn, string(testsupport.ConnectPacket{ID: id}.Packet()))
-		if _, err := packets.ReadPacket(in); err != nil {
-			t.Fatal(err)
-		}
-		return conn, socket, in
-	}
-	ping := func(conn *tls.Conn, in *bufio.Reader) time.Duration {
-		begun := time.Now()
-		testsupport.Send(t, conn, "\x82\x07\x00\x01\x00\x00\x01a\x00")
-		if _, err := packets.ReadPacket(in); err != nil {
-			t.Fatal(err)
-		}
-		return time.Since(begun)
-	}
-	healthy, _, healthyIn := open("healthy")
-	ping(healthy, healthyIn)
-	var took []time.Duration
-	answered := 0
-	for range 10 {
-		conn, socket, in := open("leaver")
-		socket.corked = true
-		testsupport.Send(t, conn, "\x82\x07\x00\x01\x00\x00\x01a\x00") // SUBSCRIBE
-		_ = conn.CloseWrite()
-		socket.corked = false
-		_ = socket.SetWriteDeadline(time.Now().Add(testsupport.Patience)) // which CloseWrite has let pass
-		if _, err := socket.Conn.Write(socket.buffer.Bytes()); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := packets.ReadPacket(in); err == nil {
-			answered++
-		}
-		took = append(took, ping(healthy, healthyIn))
-		_ = conn.Close()
-	}
-	t.Logf("answered %d of 10; a healthy client then waits %v (min) to %v (max)", answered, slices.Min(took), slices.Max(took))
-	if answered != 10 {
-		t.Errorf("%d of 10 are answered", answered)
 	}
 }

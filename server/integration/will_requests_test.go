@@ -1,169 +1,32 @@
 package integration_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	mochi "github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// scripted is a broker for one client that does with each CONNECT what a test wants. It serves one
-// connection after the other, so that its record is in order.
-type scripted struct {
-	t       *testing.T
-	address string
-	tasks   sync.WaitGroup
-	decide  func(connect *packets.Connect) (code byte)
-
-	mu   sync.Mutex
-	conn net.Conn // the latest; nil before
-	seen []string // what came in: CONNECT, CONNECT+Will, DISCONNECT with its code
-	will []byte   // the latest CONNECT with a Will, as it came in
-}
-
-// hangUp is not a reason code: it closes the connection without a packet.
-const hangUp = 0xFF
-
-func newScripted(t *testing.T, decide func(connect *packets.Connect) (code byte)) *scripted {
-	t.Helper()
-	listener := testsupport.Listen(t)
-	b := &scripted{t: t, address: listener.Addr().String(), decide: decide}
-	b.tasks.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			b.mu.Lock()
-			b.conn = conn
-			b.mu.Unlock()
-			b.serve(conn)
-			_ = conn.Close()
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		b.cut()
-		await.Done(b.tasks.Wait)
-	})
-	return b
-}
-
-func (b *scripted) serve(conn net.Conn) {
-	reader := bufio.NewReader(conn)
-	for {
-		raw, err := testsupport.ReadPacket(reader)
-		if err != nil {
-			return
-		}
-		packet, err := packets.ReadPacket(bytes.NewReader(raw))
-		if err != nil {
-			b.t.Errorf("%q cannot be read: %v", raw, err)
-			return
-		}
-		var reply *packets.ControlPacket
-		switch content := packet.Content.(type) {
-		case *packets.Connect:
-			b.sawConnect(content, raw)
-			code := b.decide(content)
-			if code == hangUp {
-				return
-			}
-			reply = packets.NewControlPacket(packets.CONNACK)
-			reply.Content.(*packets.Connack).ReasonCode = code
-		case *packets.Subscribe:
-			reply = packets.NewControlPacket(packets.SUBACK)
-			suback := reply.Content.(*packets.Suback)
-			suback.PacketID, suback.Reasons = content.PacketID, make([]byte, len(content.Subscriptions))
-		case *packets.Disconnect:
-			b.saw(fmt.Sprintf("DISCONNECT %#x", content.ReasonCode))
-			return
-		}
-		if reply != nil {
-			if _, err := reply.WriteTo(conn); err != nil {
-				return
-			}
-		}
-	}
-}
-
-func (b *scripted) sawConnect(connect *packets.Connect, raw []byte) {
-	if !connect.WillFlag {
-		b.saw("CONNECT")
-		return
-	}
-	b.saw("CONNECT+Will")
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.will = raw
-}
-
-func (b *scripted) saw(what string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.seen = append(b.seen, what)
-}
-
-// cut ends the connection.
-func (b *scripted) cut() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.conn != nil {
-		_ = b.conn.Close()
-	}
-}
-
-// latestWill returns the latest CONNECT packet that had a Will.
-func (b *scripted) latestWill() []byte {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.will
-}
-
-// mustSee waits for as many events, and fails unless they are these.
-func (b *scripted) mustSee(want ...string) {
+// latestWill returns the latest CONNECT that had a Will, as the server reads it.
+func (b *scripted) latestWill() *wire.Connect {
 	b.t.Helper()
-	var seen []string
-	testsupport.Eventually(b.t, "the client goes on", func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		seen = slices.Clone(b.seen)
-		return len(seen) >= len(want)
-	})
-	if !slices.Equal(seen, want) {
-		b.t.Errorf("the broker saw %q\nwant %q", seen, want)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	gate := wire.NewGate()
+	if err := gate.Check(b.will); err != nil {
+		b.t.Fatal(err)
 	}
-}
-
-func acceptAll(*packets.Connect) byte { return 0 }
-
-// willIn returns the Will of a CONNECT packet, as another implementation reads it.
-func willIn(t *testing.T, raw []byte) mochi.ConnectParams {
-	t.Helper()
-	_, header, _ := mqtt.Size(raw)
-	packet := mochi.Packet{FixedHeader: mochi.FixedHeader{Type: mochi.Connect, Remaining: len(raw) - header}}
-	if err := packet.ConnectDecode(slices.Clone(raw[header:])); err != nil {
-		t.Fatal(err)
-	}
-	if code := packet.ConnectValidate(); code != mochi.CodeSuccess {
-		t.Errorf("not a valid CONNECT: %v", code)
-	}
-	return packet.Connect
+	return gate.Connect
 }
 
 func TestProtocol1OurWillHasAllThatARequestHas(t *testing.T) {
@@ -178,25 +41,26 @@ func TestProtocol1OurWillHasAllThatARequestHas(t *testing.T) {
 		if _, err := client.SetWill(t.Context(), "other", nil); !errors.Is(err, transport.ErrWillInUse) {
 			t.Errorf("a second: %v, want ErrWillInUse", err)
 		}
-		will := willIn(t, b.latestWill())
-		properties := will.WillProperties
+		connect := b.latestWill()
+		will, user := connect.Will, ""
+		for name, value := range will.Users {
+			user += fmt.Sprintf("%s=%s ", name, value)
+		}
 		for _, field := range []struct{ name, got, want string }{
-			{"topic", will.WillTopic, testsupport.InvokeTopic},
-			{"QoS", fmt.Sprint(will.WillQos), "1"},
-			{"retain", fmt.Sprint(will.WillRetain), "false"},
-			{"payload", string(will.WillPayload), string(testsupport.Command("VDEL", "k", "mine"))},
-			{"content type", properties.ContentType, "application/octet-stream"},
-			{"response topic", properties.ResponseTopic, "clients/node-a/services/statestore/_any_/command/invoke/response"},
-			{"length of the correlation data", fmt.Sprint(len(properties.CorrelationData)), "16"},
-			{"delay", fmt.Sprint(properties.WillDelayInterval), "0"},
-			{"user properties", fmt.Sprint(properties.User), "[{__srcId node-a} {__protVer 1.0} {$partition node-a}]"},
-			{"credentials", string(will.Username) + ":" + string(will.Password), "user:secret"},
+			{"topic", string(will.Topic), testsupport.InvokeTopic},
+			{"QoS, retain, delay", fmt.Sprint(will.QoS, will.Retain, will.WillDelay), "1 false 0"},
+			{"payload", string(will.Payload), string(testsupport.Command("VDEL", "k", "mine"))},
+			{"content type", string(will.ContentType), "application/octet-stream"},
+			{"response topic", string(will.ResponseTopic), "clients/node-a/services/statestore/_any_/command/invoke/response"},
+			{"length of the correlation data", fmt.Sprint(len(will.CorrelationData)), "16"},
+			{"user properties", user, "__srcId=node-a __protVer=1.0 $partition=node-a "},
+			{"credentials", connect.User + ":" + string(connect.Password), "user:secret"},
 		} {
 			if field.got != field.want {
 				t.Errorf("%s: %q, want %q", field.name, field.got, field.want)
 			}
 		}
-		correlations[string(properties.CorrelationData)] = true
+		correlations[string(will.CorrelationData)] = true
 		set.Close()
 	}
 	if len(correlations) != 2 {
@@ -287,7 +151,7 @@ func TestTheClientRefusesAWillThatIsTooLargeForAPacket(t *testing.T) {
 	if _, err := client.SetWill(t.Context(), "k", []byte(largest)); err != nil {
 		t.Fatal(err)
 	}
-	if got := willIn(t, b.latestWill()).WillPayload; !bytes.Equal(got, testsupport.Command("VDEL", "k", largest)) {
+	if got := b.latestWill().Will.Payload; !bytes.Equal(got, testsupport.Command("VDEL", "k", largest)) {
 		t.Errorf("of the largest, %d bytes arrive", len(got))
 	}
 }
@@ -299,7 +163,7 @@ func TestAWillDoesNotShortenThePauseBetweenConnections(t *testing.T) {
 	client := testsupport.Dial(t, b.address, transport.Options{ReconnectMin: time.Hour})
 	lost := client.Lost()
 	b.cut()
-	testsupport.MustBeLost(t, lost)
+	await.Receive(lost)
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		if _, err := client.SetWill(ctx, "k", nil); !errors.Is(err, context.DeadlineExceeded) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server/journal"
@@ -30,10 +31,9 @@ func filled(t testing.TB) string {
 	dir := t.TempDir()
 	file := open(t, dir)
 	commit(t, file, statestore.Group{identity("of the data"), bound(hlc.Timestamp{Wall: version.Wall, Counter: 9})},
-		statestore.Group{key("a", "1"), reply(t, "client")}, statestore.Group{key("b\xff", "\x00\xfe")}, statestore.Group{fence("c")})
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+		statestore.Group{key("a", "1"), reply("client")},
+		statestore.Group{key("b\xff", "\x00\xfe")}, statestore.Group{fence("c")})
+	shut(t, file)
 	return dir
 }
 
@@ -81,30 +81,24 @@ func TestABackupOfARunningJournalIsOneOfItsStates(t *testing.T) {
 	load(t, file)
 	// Each commit changes both records: a copy with parts of two states shows it.
 	stop, stopped := make(chan struct{}), make(chan struct{})
-	value := func(i int) string { return strings.Repeat(string(rune('a'+i%26)), 3000) }
-	commit(t, file, statestore.Group{key("first", value(0)), key("second", value(0))})
+	next := func(i int) {
+		value := strings.Repeat(string(rune('a'+i%26)), 3000)
+		commit(t, file, statestore.Group{key("first", value), key("second", value)})
+	}
+	next(0)
 	go func() {
 		defer close(stopped)
-		for i := 1; ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
-				commit(t, file, statestore.Group{key("first", value(i)), key("second", value(i))})
-			}
+		for i := 1; !closed.Is(stop); i++ {
+			next(i)
 		}
 	}()
 	var report journal.Report
-	var err error
-	for i := 0; i < 10 && err == nil; i++ {
+	for range 10 {
 		_ = os.Remove(backup)
-		report, err = journal.Backup(t.Context(), dir, backup)
+		report = must(journal.Backup(t.Context(), dir, backup))
 	}
 	close(stop)
 	await.Next(stopped)
-	if err != nil {
-		t.Fatal(err)
-	}
 	if !report.Online || !report.Clean || report.Records != 2 || report.File != backup {
 		t.Errorf("the report is %+v", report)
 	}
@@ -120,39 +114,6 @@ func TestABackupOfARunningJournalIsOneOfItsStates(t *testing.T) {
 	}
 	if entries := must(os.ReadDir(filepath.Dir(backup))); len(entries) != 1 {
 		t.Errorf("beside the backup there are %v", entries)
-	}
-}
-
-func TestABackupDoesNotReplaceAFileThatAppearsMeanwhile(t *testing.T) {
-	dir, backup := filled(t), filepath.Join(t.TempDir(), "backup")
-	_, err := journal.Backup(meddling{t.Context(), func() {
-		if err := os.WriteFile(backup, []byte("of another program"), 0o600); err != nil {
-			t.Error(err)
-		}
-	}}, dir, backup)
-	if got := string(must(os.ReadFile(backup))); !errors.Is(err, journal.ErrExists) || got != "of another program" {
-		t.Errorf("Backup has error %v, and the file has %.40q", err, got)
-	}
-	if entries := must(os.ReadDir(filepath.Dir(backup))); len(entries) != 1 {
-		t.Errorf("beside the file there are %v", entries)
-	}
-}
-
-// Of a backup that was cut short nothing is believed: it has an end, whatever its journal had.
-func TestACutBackupIsRefused(t *testing.T) {
-	dir, backup := t.TempDir(), filepath.Join(t.TempDir(), "backup")
-	file := open(t, dir)
-	commit(t, file, statestore.Group{key("a", "1")}, statestore.Group{key("b", "1")})
-	if _, err := journal.Backup(t.Context(), dir, backup); err != nil {
-		t.Fatal(err)
-	}
-	for size := must(os.Stat(backup)).Size() - 1; size >= 0; size-- {
-		if err := os.Truncate(backup, size); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := journal.Check(t.Context(), backup); !errors.Is(err, journal.ErrDamaged) {
-			t.Fatalf("cut to %d bytes: Check has error %v", size, err)
-		}
 	}
 }
 
@@ -227,10 +188,7 @@ func TestInvariant36ARestoredBackupIssuesNothingTwice(t *testing.T) {
 	}
 	restored := filepath.Join(t.TempDir(), "restored")
 	before := time.Now()
-	report, err := journal.RestoreBackup(t.Context(), backup, restored)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := must(journal.RestoreBackup(t.Context(), backup, restored))
 	if report.Keys != 2 || report.Fences != 1 || report.Replies != 1 || report.Records != 6 || report.File != filepath.Join(restored, "tenure.log") {
 		t.Errorf("the report is %+v", report)
 	}
@@ -248,10 +206,7 @@ func TestInvariant36ARestoredBackupIssuesNothingTwice(t *testing.T) {
 
 	// A store on it has the keys, and begins above the bound.
 	file := open(t, restored)
-	store, err := statestore.New(statestore.Options{Journaled: true, Strict: true, Identity: "another"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := must(statestore.New(statestore.Options{Journaled: true, Strict: true, Identity: "another"}))
 	records := make(map[string]string)
 	if _, err := file.Load(t.Context(), func(r statestore.Record) error {
 		records[string(r.ID)] = string(r.Value)
@@ -277,9 +232,7 @@ func TestARestoredBoundNeverGoesBack(t *testing.T) {
 	ahead := hlc.Timestamp{Wall: time.Now().Add(time.Hour).UnixMilli(), Counter: 5}
 	file := open(t, dir)
 	commit(t, file, statestore.Group{identity("x"), bound(ahead)})
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	shut(t, file)
 	report, err := journal.RestoreBackup(t.Context(), filepath.Join(dir, "tenure.log"), filepath.Join(t.TempDir(), "new"))
 	if err != nil || report.Bound != ahead.String() {
 		t.Errorf("the bound is %v, error %v, want %v", report.Bound, err, ahead)
@@ -312,15 +265,4 @@ func TestAnExportHasAllBytes(t *testing.T) {
 	if got, want := out.String(), text.Replace(strings.Join(want, "\n"))+"\n"; got != want {
 		t.Errorf("the export is\n%s, want\n%s", got, want)
 	}
-}
-
-// A meddling context does something whenever it is asked whether it has ended.
-type meddling struct {
-	context.Context
-	do func()
-}
-
-func (m meddling) Err() error {
-	m.do()
-	return m.Context.Err()
 }

@@ -142,44 +142,31 @@ func (s *source) checkEnd() {
 	}
 }
 
-// openSource returns the journal in the directory path, or the backup path. A process that has the
-// journal, or takes it, only appends to it.
+// openSource returns the journal in the directory path, or the backup path.
 func openSource(path string) (*source, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, fileName)
 	}
-	if filepath.Base(path) != fileName {
-		return openBackup(path)
+	if filepath.Base(path) == fileName { // of a store, or a backup with the same name
+		file, err := openRegular(path, os.O_RDONLY)
+		return begin(&source{name: path, cure: cureStore}, file, err)
 	}
-	s := &source{name: path, cure: cureStore}
-	file, err := openRegular(path, os.O_RDONLY) // of a store, or a backup with the same name
-	if err == nil {
-		dir := filepath.Dir(path)
-		var unsafe error
-		if s.warnings, unsafe = inspectRights(dir, false); unsafe != nil { // a store refuses it; to read it does no harm
-			s.warnings = append(s.warnings, strings.TrimPrefix(unsafe.Error(), "journal: "))
-		}
-		var left error
-		s.holder, left = readHolder(dir)
-		s.online = held(dir)
-		s.open = s.online || !errors.Is(left, fs.ErrNotExist)
-	}
-	return s.begin(file, err)
+	return openBackup(path)
 }
 
 // openBackup returns the backup path, which may be a link.
 func openBackup(path string) (*source, error) {
-	s := &source{name: path, cure: cureBackup}
+	var file *os.File
 	_, err := regular(path, os.Stat)
-	if err != nil {
-		return s.begin(nil, err)
+	if err == nil {
+		file, err = os.Open(path)
 	}
-	file, err := os.Open(path)
-	return s.begin(file, err)
+	return begin(&source{name: path, cure: cureBackup}, file, err)
 }
 
-// begin returns s with its file, or why that cannot be read.
-func (s *source) begin(file *os.File, err error) (*source, error) {
+// begin returns s with its file, or why that cannot be read. A process that has the journal, or takes it, only
+// appends to it.
+func begin(s *source, file *os.File, err error) (*source, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("journal: %s: %w: it does not exist; "+
 			"give the directory of a durable store, or the file of a backup", s.name, ErrNoData)
@@ -188,6 +175,16 @@ func (s *source) begin(file *os.File, err error) (*source, error) {
 		return nil, s.about(err)
 	}
 	s.opened = file
+	if s.cure == cureStore {
+		dir := filepath.Dir(s.name)
+		var unsafe, left error
+		if s.warnings, unsafe = inspectRights(dir, false); unsafe != nil { // a store refuses it; to read it does no harm
+			s.warnings = append(s.warnings, strings.TrimPrefix(unsafe.Error(), "journal: "))
+		}
+		s.holder, left = readHolder(dir)
+		s.online = held(dir)
+		s.open = s.online || !errors.Is(left, fs.ErrNotExist)
+	}
 	if s.scan, err = scanFile(file); err != nil {
 		return nil, together(s.about(err), s.close())
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -36,7 +37,6 @@ const (
 // They are others in a test.
 var (
 	spaceConstant int64 = 1 << 20
-	rename              = os.Rename
 	// closeToRename says that the system renames no file that is open.
 	closeToRename = runtime.GOOS == "windows"
 )
@@ -102,11 +102,12 @@ func (c *compaction) copy(ctx context.Context, s scan, path string) error {
 	if err := s.index(ctx); err != nil {
 		return err
 	}
-	to, err := createLog(path)
+	salt := rand.Uint32()
+	file, err := createFile(path, head(salt))
 	if err != nil {
 		return err
 	}
-	c.to = to
+	c.to = newWriter(file, salt)
 	for record := range s.counting(ctx) {
 		failpoint.Hit(failpoint.DuringCompaction)
 		c.to.put(record)
@@ -194,7 +195,7 @@ func (f *File) replace(to *writer) error {
 	if closeToRename {
 		_, _ = from.Close(), file.Close() // they are synced
 	}
-	kept := rename(file.Name(), f.path)
+	kept := system.rename(file.Name(), f.path)
 	if kept == nil {
 		f.log = *to
 	} else {
@@ -205,8 +206,8 @@ func (f *File) replace(to *writer) error {
 	}
 	f.log.file = file
 	if kept == nil {
-		f.log.err = together(f.log.err, syncDirectory(f.dir.path)) // or a loss of power may bring the old one back
-		f.tasks.Go(func() { _ = from.Close() })                    // the system frees it, which may take a while
+		f.log.err = together(f.log.err, system.syncDirectory(f.dir.path)) // or a loss of power may bring the old one back
+		f.tasks.Go(func() { _ = from.Close() })                           // the system frees it, which may take a while
 	}
 	return kept
 }

@@ -13,6 +13,17 @@ import (
 	"github.com/gofrs/flock"
 )
 
+// system is the calls that change the files of a directory. A test watches them, and makes them fail.
+var system = struct {
+	open          func(path string, flag int, mode fs.FileMode) (*os.File, error)
+	writeAt       func(file *os.File, content []byte, at int64) (int, error)
+	truncate      func(file *os.File, size int64) error
+	sync          func(file *os.File) error
+	rename        func(from, to string) error
+	remove        func(path string) error
+	syncDirectory func(path string) error
+}{os.OpenFile, (*os.File).WriteAt, (*os.File).Truncate, (*os.File).Sync, os.Rename, os.Remove, syncDirectory}
+
 // A directory has the data of one journal, and this process has its lock.
 type directory struct {
 	path     string
@@ -73,13 +84,13 @@ func (d *directory) replace(name string, content []byte, write func(*os.File) er
 	if err != nil {
 		return err
 	}
-	if err = together(write(file), file.Sync(), file.Close()); err == nil {
-		err = os.Rename(made, path)
+	if err = together(write(file), system.sync(file), file.Close()); err == nil {
+		err = system.rename(made, path)
 	}
 	if err != nil {
 		return together(err, removeIfThere(made))
 	}
-	return syncDirectory(d.path)
+	return system.syncDirectory(d.path)
 }
 
 // makeDirectory creates a directory, and those above it, for their owner only, durably.
@@ -172,18 +183,18 @@ func openRegular(path string, flag int) (*os.File, error) {
 
 // createFile creates a file for its owner only. It must not be there.
 func createFile(path string, content []byte) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := system.open(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if _, err = file.WriteAt(content, 0); err != nil {
-		return nil, together(err, file.Close(), os.Remove(path))
+	if _, err = system.writeAt(file, content, 0); err != nil {
+		return nil, together(err, file.Close(), system.remove(path))
 	}
 	return file, nil
 }
 
 func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := system.remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil

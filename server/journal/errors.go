@@ -60,7 +60,7 @@ var cures = []struct {
 	{fs.ErrPermission, "; run it as the user that owns it, give this user the rights to it, or use another directory"},
 	{syscall.EIO, "; the disk reports errors: look at the log of the system, and replace the disk or restore a backup on another one"},
 	{ErrExists, "; use another name, or move it away first"},
-	{ErrForeign, "; use another directory"},
+	{ErrForeign, "; if it is a journal with another name, rename it back; else use another directory"},
 	{ErrNewer, "; use that version or a newer one"},
 }
 

@@ -20,20 +20,14 @@ func Example() {
 	defer os.RemoveAll(parent)
 	dir, ctx := filepath.Join(parent, "data"), context.Background()
 
-	for range 2 { // the second time, it is as after a restart
-		file, err := journal.Open(dir, journal.Options{})
-		check(err)
-		_, err = file.Load(ctx, func(record statestore.Record) error {
-			item, err := record.Decode()
-			fmt.Println("loaded", item.Kind, item.Key, item.Value)
-			return err
-		})
-		check(err)
-		lease := statestore.Item{Kind: statestore.KindKey, Key: "press-7/active", Value: "gateway-a", Version: hlc.Timestamp{Wall: 1_700_000_000_000, Node: "store"}}
-		check(file.Commit(ctx, []statestore.Group{{lease.Record()}}))
-		fmt.Println("committed")
-		check(file.Close())
-	}
+	file, err := journal.Open(dir, journal.Options{})
+	check(err)
+	_, err = file.Load(ctx, func(statestore.Record) error { return nil })
+	check(err)
+	version := hlc.Timestamp{Wall: 1_700_000_000_000, Node: "store"}
+	lease := statestore.Item{Kind: statestore.KindKey, Key: "press-7/active", Value: "gateway-a", Version: version}
+	check(file.Commit(ctx, []statestore.Group{{lease.Record()}}))
+	check(file.Close())
 	backup := filepath.Join(parent, "tenure.backup")
 	report, err := journal.Backup(ctx, dir, backup)
 	check(err)
@@ -42,9 +36,6 @@ func Example() {
 	check(err)
 	fmt.Println("restored:", report.Keys, "key, new identity:", report.Identity != "")
 	// Output:
-	// committed
-	// loaded key press-7/active gateway-a
-	// committed
 	// backed up: 1 key, online: false
 	// restored: 1 key, new identity: true
 }

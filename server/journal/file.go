@@ -190,7 +190,7 @@ func (f *File) repair(s *scan) error {
 	w := writer{file: f.log.file, salt: s.salt, size: s.at, number: s.number, frame: make([]byte, frameHead)}
 	if rest := s.size - s.at; rest > 0 {
 		f.logger.Warn("journal: cut off the last commit, which a crash left unfinished", "file", f.path, "bytes", rest)
-		if err := w.file.Truncate(s.at); err != nil {
+		if err := system.truncate(w.file, s.at); err != nil {
 			return err
 		}
 	}
@@ -198,7 +198,7 @@ func (f *File) repair(s *scan) error {
 	if _, err := w.file.ReadAt(last, s.last); err != nil {
 		return err
 	}
-	if _, err := w.file.WriteAt(last, s.last); err != nil {
+	if _, err := system.writeAt(w.file, last, s.last); err != nil {
 		return err
 	}
 	if !s.closed {
@@ -215,11 +215,6 @@ func (f *File) repair(s *scan) error {
 func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 	if f.failure != nil {
 		return f.failure
-	}
-	if f.found != nil {
-		if _, err := f.Load(ctx, func(statestore.Record) error { return nil }); err != nil {
-			return err
-		}
 	}
 	if len(batch) == 0 {
 		return nil

@@ -2,6 +2,7 @@ package journal_test
 
 import (
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,29 +29,16 @@ func fence(name string) statestore.Record {
 }
 
 // reply returns the record of a reply to client, as a store makes it.
-func reply(t testing.TB, client string) statestore.Record {
-	t.Helper()
-	store, err := statestore.New(statestore.Options{Journaled: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	timestamp := version.String()
-	store.Restored(statestore.Instant{WallMillis: version.Wall}, statestore.Former{})
-	_, effects := store.Apply(statestore.Instant{WallMillis: version.Wall}, statestore.Parse(statestore.Request{
-		Client:      client,
-		Payload:     resp3.AppendCommand(nil, "SET", "key", "value"),
-		Correlation: []byte("request 1"),
-		Timestamp:   &timestamp,
+func reply(client string) statestore.Record {
+	store, timestamp := must(statestore.New(statestore.Options{Journaled: true})), version.String()
+	now := statestore.Instant{WallMillis: version.Wall}
+	store.Restored(now, statestore.Former{})
+	_, effects := store.Apply(now, statestore.Parse(statestore.Request{
+		Client: client, Correlation: []byte("request 1"), Timestamp: &timestamp,
+		Payload: resp3.AppendCommand(nil, "SET", "key", "value"),
 	}))
-	for _, group := range effects.Groups {
-		for _, record := range group {
-			if item, err := record.Decode(); err == nil && item.Kind == statestore.KindReply {
-				return record
-			}
-		}
-	}
-	t.Fatalf("the store remembers no reply: %q", effects.Groups)
-	panic("unreachable")
+	all := slices.Concat(effects.Groups...)
+	return all[slices.IndexFunc(all, func(r statestore.Record) bool { return r.ID[0] == 'r' })]
 }
 
 func identity(name string) statestore.Record {

@@ -71,7 +71,11 @@ func acquire(dir string) (*flock.Flock, error) {
 	defer cancel()
 	_, err = lock.TryLockContext(bounded, lockRetry)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w by %s; stop that process, or use another directory", ErrInUse, holderOf(dir))
+		by := "another process, which has just started"
+		if found, err := readHolder(dir); err == nil {
+			by = fmt.Sprintf("process %d on host %s", found.PID, found.Host)
+		}
+		err = fmt.Errorf("%w by %s; stop that process, or use another directory", ErrInUse, by)
 	}
 	if err != nil {
 		return nil, about(dir, err)
@@ -89,15 +93,6 @@ func held(dir string) bool {
 	free, err := lock.TryRLock()
 	_ = lock.Close()
 	return !free && err == nil
-}
-
-// holderOf describes the process that has the lock.
-func holderOf(dir string) string {
-	found, err := readHolder(dir)
-	if err != nil {
-		return "another process, which has just started"
-	}
-	return fmt.Sprintf("process %d on host %s", found.PID, found.Host)
 }
 
 func readHolder(dir string) (found holder, err error) {

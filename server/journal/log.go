@@ -10,7 +10,6 @@ import (
 	"hash/maphash"
 	"io"
 	"iter"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -305,13 +304,6 @@ type writer struct {
 	err    error
 }
 
-// createLog creates a file without frames, for its owner only. It must not be there.
-func createLog(path string) (*writer, error) {
-	salt := rand.Uint32()
-	file, err := createFile(path, head(salt))
-	return newWriter(file, salt), err
-}
-
 // newWriter returns a writer to a file that has its head.
 func newWriter(file *os.File, salt uint32) *writer {
 	return &writer{file: file, salt: salt, size: headSize, frame: make([]byte, frameHead)}
@@ -344,7 +336,7 @@ func (w *writer) flush() {
 	}
 	if w.err == nil {
 		w.frame = seal(w.frame, w.salt, w.number+1)
-		_, w.err = w.file.WriteAt(w.frame, w.size)
+		_, w.err = system.writeAt(w.file, w.frame, w.size)
 		w.size += int64(len(w.frame))
 		w.number++
 	}
@@ -360,7 +352,7 @@ func (w *writer) sync() error {
 		w.flush()
 	}
 	if w.err == nil {
-		w.err = w.file.Sync()
+		w.err = system.sync(w.file)
 	}
 	return w.err
 }

@@ -28,10 +28,7 @@ func crashedFile(t testing.TB) (content []byte, sizes []int, states []map[string
 	load(t, file)
 	note := func(state map[string]string) {
 		t.Helper()
-		var err error
-		if content, err = os.ReadFile(filepath.Join(dir, "tenure.log")); err != nil {
-			t.Fatal(err)
-		}
+		content = must(os.ReadFile(filepath.Join(dir, "tenure.log")))
 		sizes, states = append(sizes, len(content)), append(states, state)
 	}
 	note(map[string]string{})
@@ -120,9 +117,7 @@ func TestACrashDoesNotExcuseWhatWasOnTheDiskBefore(t *testing.T) {
 		commit(t, file, statestore.Group{record("b", "2")})
 		left := killed(t, dir)
 		path := filepath.Join(left, "tenure.log")
-		if err := os.WriteFile(path, test.damage(must(os.ReadFile(path)), before), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, path, test.damage(must(os.ReadFile(path)), before))
 		for range 2 { // a refusal does not make it sound
 			file, err := journal.Open(left, journal.Options{})
 			if err != nil {
@@ -132,9 +127,7 @@ func TestACrashDoesNotExcuseWhatWasOnTheDiskBefore(t *testing.T) {
 			if !errors.Is(err, journal.ErrDamaged) || !strings.Contains(err.Error(), "on the disk before the crash") {
 				t.Errorf("%s: Load has error %v", name, err)
 			}
-			if err := file.Close(); err != nil {
-				t.Error(err)
-			}
+			shut(t, file)
 			if _, err := journal.Check(t.Context(), left); !errors.Is(err, journal.ErrDamaged) {
 				t.Errorf("%s: Check has error %v", name, err)
 			}
@@ -143,9 +136,7 @@ func TestACrashDoesNotExcuseWhatWasOnTheDiskBefore(t *testing.T) {
 }
 
 func reopened(t *testing.T, file *journal.File, dir string) (*journal.File, string) {
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	shut(t, file)
 	return open(t, dir), dir
 }
 
@@ -170,17 +161,14 @@ func TestAStartAfterACrashGoesOnBehindTheLastWholeCommit(t *testing.T) {
 			for i := range 3 {
 				file := open(t, dir)
 				wantState(t, load(t, file), want)
-				if content, err := os.ReadFile(filepath.Join(dir, "tenure.log")); err != nil {
-					t.Fatal(err)
-				} else if found, err := journal.Scan(content, false); err != nil || !maps.Equal(found, want) {
+				content := must(os.ReadFile(filepath.Join(dir, "tenure.log")))
+				if found, err := journal.Scan(content, false); err != nil || !maps.Equal(found, want) {
 					t.Fatalf("cut to %d: after the load the file has %d records, error %v; want it closed", cut, len(found), err)
 				}
 				batch := []statestore.Group{{record("after", fmt.Sprint(i))}}
 				commit(t, file, batch...)
 				apply(want, batch)
-				if err := file.Close(); err != nil {
-					t.Fatal(err)
-				}
+				shut(t, file)
 			}
 			wantState(t, load(t, open(t, dir)), want)
 		}
@@ -221,9 +209,7 @@ func TestAForgedFileTakesLittleMemory(t *testing.T) {
 	}
 	for i, frame := range forged {
 		path := filepath.Join(t.TempDir(), "forged")
-		if err := os.WriteFile(path, slices.Concat(sound, frame), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, path, slices.Concat(sound, frame))
 		if i < 2 && runtime.GOOS != "windows" {
 			if err := os.Truncate(path, 1<<42); err != nil {
 				prerequisite.Missing(t, fmt.Sprintf("this disk has no files of this size: %v", err))
@@ -237,64 +223,6 @@ func TestAForgedFileTakesLittleMemory(t *testing.T) {
 			t.Errorf("%d: Check allocates %d KiB, and has error %v", i, allocated>>10, err)
 		}
 	}
-}
-
-// damage changes a file as the bytes of changes say: each five bytes are an offset and a value
-// to add. The number of bytes left over cuts the file.
-func damage(sound, changes []byte) []byte {
-	content := bytes.Clone(sound)
-	for ; len(changes) >= 5; changes = changes[5:] {
-		at := binary.LittleEndian.Uint32(changes) % uint32(len(content))
-		content[at] += changes[4]
-	}
-	if len(changes) > 0 {
-		content = content[:len(content)*int(changes[0])/256]
-	}
-	return content
-}
-
-// A damaged file is refused, or has the state after one of its last two commits, never a part of one. If
-// several bytes are damaged, and none behind them is a head of a commit, more of them look as if they had not
-// been finished. A closed file that is changed is refused.
-func FuzzADamagedFileIsRefusedOrWhole(f *testing.F) {
-	crashed, sizes, states := crashedFile(f)
-	closed := slices.Concat(crashed, journal.FrameThatFollows(crashed, nil))
-	random := rand.New(rand.NewPCG(3, 3))
-	f.Add([]byte{})
-	f.Add([]byte("\x9c\xbb>90X.>90\xc2"))
-	for range 200 {
-		changes := make([]byte, 5*(1+random.IntN(3))+random.IntN(20)/19)
-		for i := range changes {
-			changes[i] = byte(random.Uint32())
-		}
-		f.Add(changes)
-	}
-	f.Fuzz(func(t *testing.T, changes []byte) {
-		content := damage(closed, changes)
-		if found, err := journal.Scan(content, false); err != nil {
-			wantRefusal(t, err)
-		} else if !bytes.Equal(content, closed) || !maps.Equal(found, states[6]) {
-			t.Fatalf("%d records were read of a closed file that was changed", len(found))
-		}
-		content = damage(crashed, changes)
-		found, err := journal.Scan(content, true)
-		if err != nil {
-			wantRefusal(t, err)
-			return
-		}
-		last := 0 // whole commits
-		for last < 6 && sizes[last+1] <= len(content) {
-			last++
-		}
-		oldest := max(last-1, 0)
-		if len(changes) > 5 {
-			oldest = 0
-		}
-		isFound := func(state map[string]string) bool { return maps.Equal(found, state) }
-		if !slices.ContainsFunc(states[oldest:last+1], isFound) {
-			t.Fatalf("%d records were read, not those of one of the last states", len(found))
-		}
-	})
 }
 
 // Any bytes are refused or read, also if the checks are right, as no disk makes them: and then a journal
@@ -323,9 +251,7 @@ func afterACrash(t *testing.T, content []byte) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	for name, content := range map[string][]byte{"tenure.log": content, "tenure.holder": nil} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, filepath.Join(dir, name), content)
 	}
 	return dir
 }
@@ -339,10 +265,7 @@ func goOn(t *testing.T, content []byte, want map[string]string) {
 	batch := []statestore.Group{{record("new", "1")}}
 	commit(t, file, batch...)
 	apply(want, batch)
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
-	wantState(t, load(t, open(t, dir)), want)
+	wantReloaded(t, file, dir, want)
 }
 
 func wantRefusal(t *testing.T, err error) {

@@ -111,9 +111,7 @@ func TestADirectoryThatOthersCanChangeIsRefusedOrWarnedAbout(t *testing.T) {
 				t.Errorf("Open has error %v", err)
 			}
 			if file != nil {
-				if err := file.Close(); err != nil {
-					t.Error(err)
-				}
+				shut(t, file)
 			}
 			if got := log.String(); test.says == "" && got != "" || !strings.Contains(got, test.says) || !strings.Contains(got, dir) && got != "" {
 				t.Errorf("the log is %q, want %q", got, test.says)
@@ -162,50 +160,35 @@ func TestALinkInPlaceOfAFileIsNotFollowed(t *testing.T) {
 			t.Run(name+" "+victim, func(t *testing.T) {
 				dir, target := t.TempDir(), filepath.Join(t.TempDir(), "target")
 				if victim != "" {
-					if err := os.WriteFile(target, []byte(victim), 0o600); err != nil {
+					write(t, target, []byte(victim))
+				}
+				for _, use := range []func() error{
+					func() error { _, err := journal.Check(t.Context(), dir); return err },
+					func() error { _, err := journal.RestoreBackup(t.Context(), backup, dir); return err },
+					func() error {
+						file, err := journal.Open(dir, journal.Options{})
+						if err == nil {
+							commit(t, file, statestore.Group{key("a", "1")})
+							shut(t, file)
+						} else if !errors.Is(err, journal.ErrUnsafe) || !strings.Contains(err.Error(), filepath.Join(dir, name)) {
+							t.Errorf("Open has error %v", err)
+						}
+						return err
+					},
+				} {
+					_ = os.RemoveAll(dir)
+					if err := errors.Join(os.Mkdir(dir, 0o700), os.Symlink(target, filepath.Join(dir, name))); err != nil {
 						t.Fatal(err)
 					}
-				}
-				link := func() {
-					t.Helper()
-					_ = os.Remove(filepath.Join(dir, name))
-					if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
-						t.Fatal(err)
-					}
-				}
-				used := func(err error) {
-					t.Helper()
-					if err != nil && !errors.Is(err, journal.ErrUnsafe) && !errors.Is(err, journal.ErrNoData) && !errors.Is(err, journal.ErrExists) {
+					err := use()
+					if err == nil && (strings.HasSuffix(name, ".log") || strings.HasSuffix(name, ".lock")) || err != nil &&
+						!errors.Is(err, journal.ErrUnsafe) && !errors.Is(err, journal.ErrNoData) && !errors.Is(err, journal.ErrExists) {
 						t.Errorf("the error is %v", err)
 					}
 					if content, err := os.ReadFile(target); string(content) != victim || (err == nil) != (victim != "") {
 						t.Fatalf("the target of the link has %q, error %v", content, err)
 					}
 				}
-				link()
-				file, err := journal.Open(dir, journal.Options{})
-				used(err)
-				if strings.HasSuffix(name, ".log") || strings.HasSuffix(name, ".lock") {
-					if !errors.Is(err, journal.ErrUnsafe) || !strings.Contains(err.Error(), filepath.Join(dir, name)) {
-						t.Errorf("Open has error %v", err)
-					}
-				} else if err == nil {
-					commit(t, file, statestore.Group{key("a", "1")})
-					link() // while the journal runs
-					_, err := journal.Check(t.Context(), dir)
-					used(err)
-					_, err = journal.Backup(t.Context(), dir, filepath.Join(t.TempDir(), "backup"))
-					used(err)
-					if err := file.Close(); err != nil {
-						t.Error(err)
-					}
-					used(nil)
-				}
-				link()
-				_, err = journal.Check(t.Context(), dir)
-				used(err)
-				_, err = journal.RestoreBackup(t.Context(), backup, dir)
-				used(err)
 			})
 		}
 	}

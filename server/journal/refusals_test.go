@@ -52,18 +52,14 @@ func TestOpenRefusesWhatIsNotItsFile(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "tenure.log")
-			if err := os.WriteFile(path, test.content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			write(t, path, test.content)
 			file, err := journal.Open(dir, journal.Options{})
 			if err == nil {
 				_, err = file.Load(t.Context(), func(statestore.Record) error { return nil })
 				if again := file.Commit(t.Context(), nil); !errors.Is(again, err) {
 					t.Errorf("Commit after Load has error %v, want %v", again, err)
 				}
-				if err := file.Close(); err != nil {
-					t.Error(err)
-				}
+				shut(t, file)
 			}
 			if !errors.Is(err, test.is) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), test.says) || strings.Count(err.Error(), "journal: ") != 1 {
 				t.Errorf("the error is %v; want one that is %q, names %s, and says %q", err, test.is, path, test.says)
@@ -104,9 +100,7 @@ func TestWhatADeadProcessLeftIsRemoved(t *testing.T) {
 	dir := filled(t)
 	leave := func(name, content string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, filepath.Join(dir, name), []byte(content))
 	}
 	leave("tenure.log.new", "half a copy")
 	leave("tenure.lock", "whatever an older version wrote: 1")

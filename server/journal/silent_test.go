@@ -30,9 +30,7 @@ func killed(t *testing.T, dir string) (left string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(left, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, filepath.Join(left, name), content)
 	}
 	return left
 }
@@ -48,9 +46,7 @@ func TestInvariant62AJournalKnowsThatItsMachineWasGoneWithoutAWord(t *testing.T)
 	if _, silent := silentAt(t, killed(t, lost)); silent {
 		t.Error("a process that was killed counts as one that fell silent")
 	}
-	if err := file.Close(); err != nil {
-		t.Error(err)
-	}
+	shut(t, file)
 
 	defer journal.SetBoot("second")()
 	if _, silent := silentAt(t, stopped); silent {
@@ -63,9 +59,7 @@ func TestInvariant62AJournalKnowsThatItsMachineWasGoneWithoutAWord(t *testing.T)
 	if _, silent := silentAt(t, killed(t, lost)); !silent {
 		t.Error("after a kill the next process does not know of the loss of power before")
 	}
-	if err := file.Close(); err != nil {
-		t.Error(err)
-	}
+	shut(t, file)
 	if _, silent := silentAt(t, lost); !silent {
 		t.Error("after a stop the next process does not know of the loss of power before")
 	}
@@ -74,15 +68,11 @@ func TestInvariant62AJournalKnowsThatItsMachineWasGoneWithoutAWord(t *testing.T)
 func TestInvariant62AnUnreadableNameOfTheProcessBeforeCountsAsSilence(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{"empty": "", "zeroes": "\x00\x00", "of an earlier release": `{"pid":1,"host":"h"}`} {
-		if err := os.WriteFile(filepath.Join(dir, "tenure.holder"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, filepath.Join(dir, "tenure.holder"), []byte(content))
 		file, silent := silentAt(t, dir)
 		if !silent {
 			t.Errorf("%s: the process before counts as one that was stopped", name)
 		}
-		if err := file.Close(); err != nil {
-			t.Error(err)
-		}
+		shut(t, file)
 	}
 }

@@ -24,8 +24,10 @@
 //	s := servertest.NewWithOptions(t, servertest.Options{Journal: journal})
 //	…
 //	s.Crash()
-//	s.Restart()            // leases go on
-//	s.RestartWithoutData() // leases end
+//	s.Restart() // leases go on
+//	s.Crash()
+//	journal.Erase()
+//	s.Restart() // the disk was lost: leases end
 //
 // The journal can be slow (SetLatency) or fail (Fail). After Fail, Serve ends with an error, which
 // fails the test unless Crash follows.

@@ -15,35 +15,25 @@ import (
 type network struct {
 	*proxy.Proxy
 	address  net.Addr
-	listener net.Listener // nil in memory
-	accepts  sync.WaitGroup
+	inMemory bool
 	clients  atomic.Int64 // that have connected in memory
 	backend  atomic.Pointer[listener]
 }
 
 var errRefused = errors.New("servertest: connection refused")
 
-// newNetwork returns a network in memory, or one that accepts connections over TCP until close.
+// newNetwork returns a network in memory, or one that accepts connections over TCP until its end.
 func newNetwork(inMemory bool) (*network, error) {
-	n := &network{address: memoryAddress{}}
-	n.Proxy = proxy.New(n.toServer)
+	n := &network{address: memoryAddress{}, inMemory: inMemory}
 	if inMemory {
+		n.Proxy = proxy.New(nil, n.toServer)
 		return n, nil
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	n.listener, n.address = listener, listener.Addr()
-	n.accepts.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			n.Link(conn)
-		}
-	})
+	n.address, n.Proxy = listener.Addr(), proxy.New(listener, n.toServer)
 	return n, nil
 }
 
@@ -53,33 +43,14 @@ type memoryAddress struct{}
 func (memoryAddress) Network() string { return "memory" }
 func (memoryAddress) String() string  { return "servertest.invalid:1883" }
 
-func (n *network) close() {
-	if n.listener != nil {
-		_ = n.listener.Close()
-	}
-	n.Refuse(true)
-	n.thaw()
-	n.Cut()
-}
-
-func (n *network) freeze() {
-	n.Hold(proxy.ToServer)
-	n.Hold(proxy.ToClient)
-}
-
-func (n *network) thaw() {
-	n.Release(proxy.ToServer)
-	n.Release(proxy.ToClient)
-}
-
 // dial connects a client.
 func (n *network) dial(ctx context.Context) (net.Conn, error) {
-	if n.listener != nil {
+	if !n.inMemory {
 		return new(net.Dialer).DialContext(ctx, "tcp", n.address.String())
 	}
 	here, there := net.Pipe()
 	remote := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: int(n.clients.Add(1))}
-	if _, linked := n.Link(remoteConn{there, remote}); !linked {
+	if n.Link(remoteConn{there, remote}) == nil {
 		return nil, errRefused
 	}
 	return here, nil
@@ -100,10 +71,6 @@ type listener struct {
 	conns   chan net.Conn
 	once    sync.Once
 	closed  chan struct{}
-}
-
-func newListener(address net.Addr) *listener {
-	return &listener{address: address, conns: make(chan net.Conn), closed: make(chan struct{})}
 }
 
 // offer waits until the server accepts a connection. It returns false if the server has stopped.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport/proxy"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -66,10 +67,9 @@ func NewWithOptions(t testing.TB, options Options) *Server {
 	}
 	s := &Server{t: t, options: options, network: network}
 	t.Cleanup(func() {
-		network.close()
+		network.End()
 		s.stopCleanly()
 		network.Close()
-		network.accepts.Wait()
 	})
 	s.URL = scheme + s.network.address.String()
 	s.start()
@@ -78,7 +78,7 @@ func NewWithOptions(t testing.TB, options Options) *Server {
 
 func (s *Server) start() {
 	s.t.Helper()
-	backend := newListener(s.network.address)
+	backend := &listener{address: s.network.address, conns: make(chan net.Conn), closed: make(chan struct{})}
 	options := s.options.Server
 	options.Listener = backend
 	options.AllowInsecure = options.AllowInsecure || s.options.InMemory
@@ -168,10 +168,16 @@ func (s *Server) Up() { s.network.Refuse(false) }
 // Freeze stops everything that passes between the server and its clients, and leaves the
 // connections open. New connections open too, and are as silent. What is sent meanwhile waits for
 // Thaw, as do the ends of connections.
-func (s *Server) Freeze() { s.network.freeze() }
+func (s *Server) Freeze() {
+	s.network.Hold(proxy.ToServer)
+	s.network.Hold(proxy.ToClient)
+}
 
 // Thaw lets everything pass again after Freeze, beginning with what has waited.
-func (s *Server) Thaw() { s.network.thaw() }
+func (s *Server) Thaw() {
+	s.network.Release(proxy.ToServer)
+	s.network.Release(proxy.ToClient)
+}
 
 // Restart stops the server, which tells its clients so, and starts another one with the same
 // options at the same address. With Options.Journal the new one has the data of the former one, and
@@ -181,17 +187,6 @@ func (s *Server) Thaw() { s.network.thaw() }
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.stopCleanly()
-	s.start()
-}
-
-// RestartWithoutData is Restart with an empty journal, as after the loss of a disk: the new server
-// has another identity.
-func (s *Server) RestartWithoutData() {
-	s.t.Helper()
-	s.stopCleanly()
-	if s.options.Journal != nil {
-		s.options.Journal.Erase()
-	}
 	s.start()
 }
 

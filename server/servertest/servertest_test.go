@@ -21,13 +21,13 @@ import (
 )
 
 // both runs a test with sockets, and in memory in virtual time.
-func both(t *testing.T, test func(t *testing.T, s *servertest.Server)) {
-	t.Run("TCP", func(t *testing.T) { test(t, servertest.New(t)) })
-	t.Run("in memory", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			test(t, servertest.NewWithOptions(t, servertest.Options{InMemory: true}))
-		})
-	})
+func both(t *testing.T, test func(t *testing.T, s *servertest.Server, journal *transporttest.Journal)) {
+	start := func(t *testing.T, inMemory bool) {
+		journal := new(transporttest.Journal)
+		test(t, servertest.NewWithOptions(t, servertest.Options{InMemory: inMemory, Journal: journal}), journal)
+	}
+	t.Run("TCP", func(t *testing.T) { start(t, false) })
+	t.Run("in memory", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { start(t, true) }) })
 }
 
 func mustSet(t *testing.T, client *transport.Client, key string) {
@@ -72,22 +72,15 @@ func TestOptionsReachTheServer(t *testing.T) {
 	}
 }
 
-func TestCutClosesConnectionsAndAcceptsNewOnes(t *testing.T) {
-	both(t, func(t *testing.T, s *servertest.Server) {
+func TestCutClosesConnectionsAndDownRefusesThemUntilUp(t *testing.T) {
+	both(t, func(t *testing.T, s *servertest.Server, journal *transporttest.Journal) {
 		client := s.Client(t, "a")
-		mustSet(t, client, "k")
+		mustSet(t, client, "before")
 		s.Cut()
-		mustSet(t, client, "k")
+		mustSet(t, client, "before")
 		if got := client.Connection().Connections; got != 2 {
 			t.Errorf("the client had %d connections, want 2", got)
 		}
-	})
-}
-
-func TestDownRefusesConnectionsUntilUp(t *testing.T) {
-	both(t, func(t *testing.T, s *servertest.Server) {
-		client := s.Client(t, "a")
-		mustSet(t, client, "before")
 		s.Down()
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
@@ -125,7 +118,7 @@ func connectRaw(t *testing.T, s *servertest.Server) net.Conn {
 }
 
 func TestWhatIsSentWhileTheNetworkIsFrozenArrivesAfterThaw(t *testing.T) {
-	both(t, func(t *testing.T, s *servertest.Server) {
+	both(t, func(t *testing.T, s *servertest.Server, journal *transporttest.Journal) {
 		client, leaving := s.Client(t, "a"), connectRaw(t, s)
 		mustSet(t, client, "before")
 		requests := s.Server().Stats().Requests
@@ -180,94 +173,45 @@ func TestAConnectionThatStaysFrozenIsLostForBothSides(t *testing.T) {
 	})
 }
 
-func TestRestartForgetsEverythingAndKeepsTheAddress(t *testing.T) {
-	both(t, func(t *testing.T, s *servertest.Server) {
+func TestALeaseOfADurableServerOutlivesACrashAndEndsWithTheData(t *testing.T) {
+	both(t, func(t *testing.T, s *servertest.Server, journal *transporttest.Journal) {
 		client := s.Client(t, "a")
-		mustSet(t, client, "k")
-		url, former := s.URL, s.Server()
-		s.Restart()
-		if s.URL != url || s.Server() == former {
-			t.Error("it is another address, or the same server")
+		l, err := lease.New(client, "press-7/active", lease.Options{})
+		if err != nil {
+			t.Fatal(err)
 		}
-		mustSet(t, client, "another")
+		tenure, err := l.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		identity, _ := client.Store()
+		url, former := s.URL, s.Server()
+		for _, end := range []func(){s.Restart, func() { s.Crash(); s.Restart() }} {
+			mustSet(t, client, "k")
+			end()
+			mustSet(t, client, "anything")
+			if !exists(t, client, "k") {
+				t.Error("a value is lost that was acknowledged")
+			}
+			if now, _ := client.Store(); now != identity || s.URL != url || s.Server() == former {
+				t.Errorf("the identity is %q at %s, was %q", now, s.URL, identity)
+			}
+			if err := tenure.Context().Err(); err != nil {
+				t.Errorf("the tenure ended: %v", context.Cause(tenure.Context()))
+			}
+		}
+		s.Crash()
+		journal.Erase()
+		s.Restart()
+		mustSet(t, client, "anything")
 		if exists(t, client, "k") {
 			t.Error("the server still has a key")
 		}
+		await.Receive(tenure.Context().Done())
+		if now, _ := client.Store(); now == identity {
+			t.Error("the server has the identity of the data that is lost")
+		}
 	})
-}
-
-func TestAServerCanBeRestartedWhileItIsFrozen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true})
-		client := s.Client(t, "a")
-		mustSet(t, client, "k")
-		s.Freeze()
-		s.Restart()
-		if got := client.Connection().State; got != transport.Connected {
-			t.Errorf("the client is %v", got)
-		}
-		s.Thaw()
-		mustSet(t, client, "k")
-	})
-}
-
-func TestALeaseOfADurableServerOutlivesACrashAndEndsWithTheData(t *testing.T) {
-	for _, inMemory := range []bool{true, false} {
-		test := func(t *testing.T) {
-			journal := new(transporttest.Journal)
-			s := servertest.NewWithOptions(t, servertest.Options{InMemory: inMemory, Journal: journal})
-			client := s.Client(t, "a")
-			l, err := lease.New(client, "press-7/active", lease.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			tenure, err := l.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			identity, _ := client.Store()
-			for _, end := range []func(){s.Restart, func() { s.Crash(); s.Restart() }} {
-				mustSet(t, client, "k")
-				end()
-				answers(t, client)
-				if !exists(t, client, "k") {
-					t.Error("a value is lost that was acknowledged")
-				}
-				if now, _ := client.Store(); now != identity {
-					t.Errorf("the identity is %q, was %q", now, identity)
-				}
-				if err := tenure.Context().Err(); err != nil {
-					t.Errorf("the tenure ended: %v", context.Cause(tenure.Context()))
-				}
-			}
-			s.RestartWithoutData()
-			answers(t, client)
-			if exists(t, client, "k") {
-				t.Error("the server still has a key")
-			}
-			await.Receive(tenure.Context().Done())
-			if now, _ := client.Store(); now == identity {
-				t.Error("the server has the identity of the data that is lost")
-			}
-		}
-		if inMemory {
-			t.Run("in memory", func(t *testing.T) { synctest.Test(t, test) })
-		} else {
-			t.Run("TCP", test)
-		}
-	}
-}
-
-// answers waits until the client gets a reply.
-func answers(t *testing.T, client *transport.Client) {
-	t.Helper()
-	for range 1000 {
-		if _, err := client.Get(t.Context(), "anything"); err == nil {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatal("the client gets no reply")
 }
 
 func TestACrashLosesWhatIsNotCommitted(t *testing.T) {
@@ -285,7 +229,7 @@ func TestACrashLosesWhatIsNotCommitted(t *testing.T) {
 		s.Crash()
 		journal.SetLatency(0)
 		s.Restart()
-		answers(t, client)
+		mustSet(t, client, "anything")
 		if !exists(t, client, "committed") || exists(t, client, "k") {
 			t.Error("the server has not what was committed")
 		}

@@ -12,16 +12,14 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/command"
 )
 
-// optionFlags has the flags of the options of packages cluster and member.
+// optionFlags has the flags of the options of packages cluster and member that have other names than their fields.
 var optionFlags = map[string]string{
 	"cluster.Endpoints":          "etcd",
 	"cluster.TLS":                "etcd-ca or --etcd-cert",
 	"cluster.Prefix":             "etcd-prefix",
 	"cluster.Address":            "advertise",
 	"cluster.TTL":                "etcd-ttl",
-	"cluster.Standing":           "standing",
 	"member.Name":                "member",
-	"member.Cluster":             "cluster",
 	"member.Dir":                 "data",
 	"member.PeerTLS":             "peer-ca, --peer-cert and --peer-key",
 	"member.PeerTLS.CA":          "peer-ca",

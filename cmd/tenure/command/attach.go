@@ -36,9 +36,8 @@ func attachCommand(replication Replication) *cobra.Command {
 	attach := &cobra.Command{
 		Use:   "attach URL",
 		Short: "Run a state store on an MQTT broker that runs already, until interrupted",
-		Long: `Run a state store as a client of the MQTT 5 broker at a URL: mqtt://host:1883,
-mqtts://host:8883 for TLS, ws://host/mqtt or wss://host/mqtt. One broker has one store.
-docs/attach.md says which rules the broker needs, and how long its queues must be.
+		Long: `Run a state store as a client of the MQTT 5 broker at a URL, such as mqtts://host:8883 or
+wss://host/mqtt. docs/attach.md says which rules the broker needs.
 
 ` + storeHelp,
 		Example: "attach mqtts://broker:8883 --username store --password-file secret",
@@ -54,26 +53,11 @@ docs/attach.md says which rules the broker needs, and how long its queues must b
 		},
 	}
 	flags := attach.Flags()
-	s.store.register(attach, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
+	s.store.register(attach, "no limit")
 	s.credentials.register(flags)
 	flags.StringVar(&s.broker, "broker", "", "the URL, for TENURE_BROKER and the file of --config")
 	flags.IntVar(&s.maxClients, "max-clients", 0, "clients that the store remembers; 0 means 10000")
 	return attach
-}
-
-// attachFolder is where attach keeps its data by default, in the user's directory for state, with
-// a folder for each broker.
-var attachFolder = filepath.Join(serveFolder, "attach")
-
-// brokerFolder is where attach keeps its data for a broker by default: a store that served one
-// broker after another would show clients of the second what clients of the first wrote.
-func brokerFolder(broker string) (string, error) {
-	address, err := mqtt.ParseAddress(broker)
-	if err != nil {
-		return "", err
-	}
-	name := url.QueryEscape(strings.ToLower(address.Hostname())) + "_" + address.Port()
-	return filepath.Join(attachFolder, name+url.QueryEscape(strings.TrimSuffix(address.Path, "/"))), nil
 }
 
 // prepare reads the files that flags name.
@@ -83,9 +67,12 @@ func (s *attachFlags) prepare(cmd *cobra.Command, process *process) (run storeRu
 		return run, err
 	}
 	options.Logger = process.logger
-	if run.folder, err = brokerFolder(s.broker); err != nil {
+	address, err := mqtt.ParseAddress(s.broker)
+	if err != nil {
 		return run, err
 	}
+	// A store that served one broker after another would show clients of the second what clients of the first wrote.
+	s.store.folder = filepath.Join(serveFolder, "attach", url.QueryEscape(strings.ToLower(address.Host+address.Path)))
 	run.replicate = func() error {
 		options.Shared = true
 		settings := ReplicaSettings{PacketSize: options.MaxPacketSize}
@@ -106,7 +93,10 @@ func (s *attachFlags) prepare(cmd *cobra.Command, process *process) (run storeRu
 			err := store.Serve(ctx)
 			cancel()
 			tasks.Wait()
-			return explainAttach(err, where)
+			if errors.Is(err, attach.ErrStaleData) {
+				err = fmt.Errorf("%w. The data is in %s: move it away, or give another --data, and give --hold-off", err, where)
+			}
+			return err
 		}), nil
 	}
 	return run, nil
@@ -135,21 +125,10 @@ func (s *attachFlags) announce(
 	}
 }
 
-// explainAttach adds to why a store ended what to do about it.
-func explainAttach(err error, where string) error {
-	switch {
-	case errors.Is(err, attach.ErrAnotherStore):
-		return fmt.Errorf("%w; one broker has one store", err)
-	case errors.Is(err, attach.ErrStaleData):
-		return fmt.Errorf("%w. The data is in %s: move it away, or give another --data, and give --hold-off", err, where)
-	}
-	return err
-}
-
 // options reads the files that flags name, and returns the options of the store.
 func (s *attachFlags) options() (options attach.Options, err error) {
 	options = attach.Options{
-		Username: s.username, WebSocket: tenurews.Upgrade, Store: s.store.options(), MaxClients: s.maxClients,
+		Username: s.username, WebSocket: tenurews.Upgrade, Store: s.store.Options, MaxClients: s.maxClients,
 	}
 	if s.passwordFile != "" {
 		if options.Password, err = mqtt.ReadSecret(s.passwordFile); err != nil {

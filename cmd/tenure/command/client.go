@@ -25,8 +25,7 @@ import (
 const (
 	defaultBroker  = "mqtt://localhost:1883"
 	defaultTimeout = 10 * time.Second
-	// maxValue bounds a value in bytes: what a command reads from standard input, and the largest
-	// packet that it takes from a broker. Servers allow less.
+	// maxValue is the largest packet that a command takes from a broker, in bytes. Servers allow less.
 	maxValue = 64 << 20
 	// timeLayout is RFC 3339 with milliseconds.
 	timeLayout = "2006-01-02T15:04:05.000Z07:00"
@@ -57,7 +56,7 @@ func (c *connection) options(logger *slog.Logger) (address string, options trans
 		// A broker ends the older of two connections with one id, and the workload of this pod has that id.
 		address, options, err = transport.FromEnv(fmt.Sprintf("-tenure-%08x", rand.Uint32()))
 		if err != nil {
-			return "", options, usage(err)
+			return "", options, Usage(err)
 		}
 	}
 	options.ClientID = cmp.Or(c.clientID, options.ClientID)
@@ -71,18 +70,11 @@ func (c *connection) options(logger *slog.Logger) (address string, options trans
 	options.WebSocket = tenurews.Upgrade
 	options.RequestTimeout = c.timeout
 	options.Logger = logger
-	if logger.Enabled(context.Background(), slog.LevelDebug) {
-		options.Trace = &transport.Trace{Request: logRequest(logger)}
-	}
-	return address, options, nil
-}
-
-// logRequest returns a hook that logs each request, as the store does.
-func logRequest(logger *slog.Logger) func(context.Context, transport.RequestInfo) {
-	return func(ctx context.Context, info transport.RequestInfo) {
+	options.Trace = &transport.Trace{Request: func(ctx context.Context, info transport.RequestInfo) { // as the store does
 		logger.DebugContext(ctx, "request", "verb", info.Verb, "key", fmt.Sprintf("%.256s", info.Key),
 			"outcome", transport.OutcomeText(info.Err), "took", info.Duration, "error", info.Err)
-	}
+	}}
+	return address, options, nil
 }
 
 // dial connects to the broker within --timeout. It waits for one to start if waits is set, and fails at once
@@ -95,7 +87,7 @@ func (c *connection) dial(
 	dialing, giveUp := context.WithCancelCause(dialing)
 	defer giveUp(nil)
 	if !waits {
-		options.Trace = withoutServer(address, options.Trace, func() {
+		options.Trace.ConnectFailed = withoutServer(address, func() {
 			giveUp(exitWith(exitUnreachable, errors.New("there is no server at any address")))
 		})
 	}
@@ -107,25 +99,21 @@ func (c *connection) dial(
 	if !errors.As(err, new(*transport.OptionError)) {
 		err = fmt.Errorf("--broker: %s", strings.TrimPrefix(err.Error(), "transport: "))
 	}
-	return nil, usage(err)
+	return nil, Usage(err)
 }
 
-// withoutServer returns trace with a call of giveUp when nothing listens at any address.
-func withoutServer(address string, trace *transport.Trace, giveUp func()) *transport.Trace {
+// withoutServer returns a hook that calls giveUp when nothing listens at any address, one after the other.
+func withoutServer(address string, giveUp func()) func(transport.ConnectionStatus) {
 	servers, _ := mqtt.ParseAddresses(address) // Dial reports an error
-	missing := make(map[string]bool)
-	traced := *cmp.Or(trace, &transport.Trace{})
-	traced.ConnectFailed = func(failed transport.ConnectionStatus) {
-		if !mqtt.IsNoServer(failed.Err) {
-			delete(missing, failed.Broker)
-			return
+	missing := 0
+	return func(failed transport.ConnectionStatus) {
+		if missing++; !mqtt.IsNoServer(failed.Err) {
+			missing = 0
 		}
-		missing[failed.Broker] = true
-		if len(missing) == len(servers) {
+		if missing == len(servers) {
 			giveUp()
 		}
 	}
-	return &traced
 }
 
 // A clientRun is what a command does when it is connected. Each request has the time of --timeout.
@@ -212,39 +200,35 @@ func ClientTLS(caFlag, ca string, read func() (*tls.Certificate, error)) (*tls.C
 	return config, nil
 }
 
-// maxLine bounds a line that a command reads, in bytes.
-const maxLine = 1 << 10
-
 // fromInput returns what read reads from standard input, or the cause of ctx when that ends. The goroutine
 // that reads stays blocked then, because a read from a terminal cannot be cancelled; the process ends next.
-func fromInput(ctx context.Context, read func() ([]byte, error)) (content []byte, err error) {
-	done := make(chan struct{})
-	var got []byte
-	var failure error
+func fromInput(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
+	type input struct {
+		content []byte
+		err     error
+	}
+	done := make(chan input, 1)
 	go func() {
-		defer close(done)
-		got, failure = read()
+		content, err := read()
+		done <- input{content, err}
 	}()
 	select {
-	case <-done:
-		if failure != nil {
-			return nil, fmt.Errorf("standard input: %w", failure)
+	case got := <-done:
+		if got.err != nil {
+			return nil, fmt.Errorf("standard input: %w", got.err)
 		}
-		return got, nil
+		return got.content, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-// readLine reads the first line of standard input, with its line break if it has one. An endless line is cut at
-// maxLine bytes.
+// readLine reads the first line of standard input, without its line break.
 func readLine(cmd *cobra.Command) ([]byte, error) {
 	return fromInput(cmd.Context(), func() ([]byte, error) {
-		line, err := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), maxLine)).ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			err = nil
-		}
-		return line, err
+		lines := bufio.NewScanner(cmd.InOrStdin())
+		lines.Scan()
+		return lines.Bytes(), lines.Err()
 	})
 }
 
@@ -253,11 +237,5 @@ func readValue(cmd *cobra.Command, argument string) ([]byte, error) {
 	if argument != "-" {
 		return []byte(argument), nil
 	}
-	return fromInput(cmd.Context(), func() ([]byte, error) {
-		content, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxValue+1))
-		if err == nil && len(content) > maxValue {
-			return nil, fmt.Errorf("it has more than %d bytes, and no store takes such a value", maxValue)
-		}
-		return content, err
-	})
+	return fromInput(cmd.Context(), func() ([]byte, error) { return io.ReadAll(cmd.InOrStdin()) })
 }

@@ -14,26 +14,20 @@ import (
 
 func checkCommand() *cobra.Command {
 	return dataCommand(&cobra.Command{
-		Use:   "check PATH",
-		Short: "Check the data of a store, and say what it holds",
-		Long: `Check all data in a directory, which a store may use, or in the file of a backup. The exit
-code is 1 if it is damaged, and 2 if there is none.`,
+		Use:     "check PATH",
+		Short:   "Check the data of a store, and say what it holds",
+		Long:    "Check all data in a directory, which a store may use, or in the file of a backup.",
 		Example: "check /var/lib/tenure\ncheck --json /backups/tenure-monday | jq .keys",
-	}, "sound", func(ctx context.Context, arguments []string) (journal.Report, error) {
-		return journal.Check(ctx, arguments[0])
-	})
+	}, "sound", func(ctx context.Context, path, _ string) (journal.Report, error) { return journal.Check(ctx, path) })
 }
 
 func backupCommand() *cobra.Command {
 	return dataCommand(&cobra.Command{
-		Use:   "backup DIR FILE",
-		Short: "Back up the data of a store, which may be running",
-		Long: `Write a copy of the data in a directory, which a store may use, to a new file. Run this as
-the user of the store or as root. The file has the values of all keys.`,
+		Use:     "backup DIR FILE",
+		Short:   "Back up the data of a store, which may be running",
+		Long:    "Write a copy of the data in a directory to a new file, as the user of the store or as root.",
 		Example: `backup /var/lib/tenure /backups/tenure-$(date +%F)`,
-	}, "a sound backup", func(ctx context.Context, arguments []string) (journal.Report, error) {
-		return journal.Backup(ctx, arguments[0], arguments[1])
-	})
+	}, "a sound backup", journal.Backup)
 }
 
 func restoreCommand() *cobra.Command {
@@ -43,22 +37,19 @@ func restoreCommand() *cobra.Command {
 		Long: `Make the data of a store from a backup. What changed later is lost, and tenures that clients
 still have end: start the store with --hold-off and the longest TTL in use.`,
 		Example: `restore /backups/tenure-monday /var/lib/tenure`,
-	}, "restored", func(ctx context.Context, arguments []string) (journal.Report, error) {
-		return journal.RestoreBackup(ctx, arguments[0], arguments[1])
-	})
+	}, "restored", journal.RestoreBackup)
 }
 
 func exportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "export PATH",
 		Short: "Print the data of a store as lines of JSON",
-		Long: `Print all records of a store, one JSON object on each line. "kind" is key, fence (of a key
-that is gone), reply (remembered for requests that come again), identity, or bound (no
-version above it was issued). What is not UTF-8 is in base64.`,
+		Long: `Print all records of a store, one JSON object on each line: keys, fences of keys that are
+gone, remembered replies, the identity, and the bound of its versions.`,
 		Example: `export /var/lib/tenure | jq 'select(.kind == "key")'`,
 		Args:    Arguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			return wrongPath(journal.Export(cmd.Context(), arguments[0], output.Printable(cmd.OutOrStdout())))
+			return journal.Export(cmd.Context(), arguments[0], output.Printable(cmd.OutOrStdout()))
 		},
 	}
 }
@@ -66,15 +57,15 @@ version above it was issued). What is not UTF-8 is in base64.`,
 // dataCommand returns cmd as a command that does something with the data of a store, and prints a report that
 // begins with what the data is now.
 func dataCommand(
-	cmd *cobra.Command, done string, do func(ctx context.Context, arguments []string) (journal.Report, error),
+	cmd *cobra.Command, done string, do func(ctx context.Context, from, to string) (journal.Report, error),
 ) *cobra.Command {
 	var asJSON bool
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
 	cmd.Args = Arguments
 	cmd.RunE = func(cmd *cobra.Command, arguments []string) error {
-		report, err := do(cmd.Context(), arguments)
+		report, err := do(cmd.Context(), arguments[0], arguments[len(arguments)-1])
 		if err != nil {
-			return wrongPath(err)
+			return err
 		}
 		for _, warning := range report.Warnings {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: warning: %s\n", cmd.Root().Name(), warning)
@@ -95,12 +86,4 @@ func dataCommand(
 		return errors.Join(err, table.Flush())
 	}
 	return cmd
-}
-
-// wrongPath marks err as bad usage if there is no data where a command was to read it.
-func wrongPath(err error) error {
-	if errors.Is(err, journal.ErrNoData) {
-		return usage(err)
-	}
-	return err
 }

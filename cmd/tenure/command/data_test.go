@@ -1,36 +1,25 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/journal"
-	"github.com/tenurelock/tenure/transport"
 )
 
 func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	state := map[string]string{"linux": in("home/.local/state"), "darwin": in("home/Library/Application Support"), "windows": in("local")}[runtime.GOOS]
-	if state == "" {
-		state = in("home/.local/state")
-	}
-	environment := []string{"HOME=" + in("home"), "LocalAppData=" + in("local"), "XDG_STATE_HOME="}
 	for _, test := range []struct {
 		name        string
 		environment []string
@@ -42,11 +31,10 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 		{"--data, and a directory of systemd", []string{"STATE_DIRECTORY=" + in("systemd")}, []string{"serve", "--data", in("other")}, in("other")},
 		{"the directory of systemd", []string{"STATE_DIRECTORY=" + in("unit")}, []string{"serve"}, in("unit")},
 		{"several directories of systemd", []string{"STATE_DIRECTORY=" + in("first") + string(filepath.ListSeparator) + in("second")}, []string{"serve"}, in("first")},
-		{"the user's state", []string{"XDG_STATE_HOME=" + in("xdg")}, []string{"serve"}, filepath.Join(cmp.Or(map[string]string{"darwin": state, "windows": state}[runtime.GOOS], in("xdg")), "tenure")},
-		{"a relative path, which the specification forbids", []string{"XDG_STATE_HOME=xdg"}, []string{"serve"}, filepath.Join(state, "tenure")},
+		{"the home directory", []string{"STATE_DIRECTORY=", "HOME=" + in("home"), "USERPROFILE=" + in("home")}, []string{"serve"}, in("home/.local/state/tenure")},
+		{"attached, the home directory", []string{"STATE_DIRECTORY=", "HOME=" + in("home"), "USERPROFILE=" + in("home")}, []string{"attach"}, in("home/.local/state/tenure/attach/BROKER")},
 		{"attached, in memory", nil, []string{"attach", "--memory"}, "memory only"},
 		{"attached, the directory of systemd", []string{"STATE_DIRECTORY=" + in("attached")}, []string{"attach"}, in("attached")},
-		{"attached, the user's state", nil, []string{"attach"}, filepath.Join(state, "tenure", "attach", "127.0.0.1_PORT")},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var ready string
@@ -54,13 +42,11 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 				test.arguments, ready = append(test.arguments, "--addr", "127.0.0.1:0"), `listening on mqtt://127\.0\.0\.1:\d+`
 			} else {
 				broker := mosquitto.Start(t, "").Address
-				_, port, _ := strings.Cut(broker, ":")
-				test.want = strings.ReplaceAll(test.want, "PORT", port)
+				test.want = strings.ReplaceAll(test.want, "BROKER", url.QueryEscape(broker))
 				test.arguments, ready = append(test.arguments, "mqtt://"+broker), "attached to mqtt://"+regexp.QuoteMeta(broker)
 			}
 			cmd := exec.Command(built.Path(t), test.arguments...)
-			cmd.Env = append(os.Environ(), environment...)
-			cmd.Env = append(cmd.Env, test.environment...)
+			cmd.Env = append(os.Environ(), test.environment...)
 			if got := start(t, cmd).mustPrint(ready + " with data in (.*)"); got != test.want {
 				t.Errorf("the data is in %q, want %q", got, test.want)
 			}
@@ -78,108 +64,11 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 	}
 }
 
-func TestABrokerHasOneFolderForItsData(t *testing.T) {
-	for _, test := range []struct{ broker, want string }{
-		{"mqtt://Gateway-7.local", "gateway-7.local_1883"},
-		{"mqtts://gateway-7.local", "gateway-7.local_8883"},
-		{"mqtt://[fe80::1]:1884", "fe80%3A%3A1_1884"},
-		{"ws://host/mqtt", "host_80%2Fmqtt"},
-		{"ws://host:80/", "host_80"},
-		{"wss://host/../../etc", "host_443%2F..%2F..%2Fetc"},
-	} {
-		got, err := brokerFolder(test.broker)
-		if want := filepath.Join("tenure", "attach", test.want); err != nil || got != want {
-			t.Errorf("%s: %q, %v, want %q", test.broker, got, err, want)
-		}
-	}
-	if _, err := brokerFolder("http://localhost"); err == nil {
-		t.Error("what is no address has a folder")
-	}
-}
-
 func TestAnInterruptWhileTheDataIsLoadedEndsTheStoreAtOnce(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
 	if got := invokeWith(t, ctx, "", "serve", "--addr", "127.0.0.1:0", "--data", emptyData(t)); got.code != 0 || got.stdout != "stopped\n" {
 		t.Errorf("%+v", got)
-	}
-}
-
-func TestAValueAFenceAndALeaseSurviveTheEndOfTheStore(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name     string
-		attached bool
-		signal   os.Signal
-	}{{"a server, killed", false, os.Kill}, {"a server, stopped", false, syscall.SIGTERM}, {"an attached store, killed", true, os.Kill}} {
-		t.Run(test.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-			defer cancel()
-			arguments := []string{"serve", "--addr", "127.0.0.1:0"}
-			if test.attached {
-				arguments = []string{"attach", "mqtt://" + mosquitto.Start(t, "").Address}
-			}
-			arguments = append(arguments, "--data", filepath.Join(t.TempDir(), "data"))
-			store := begin(t, arguments...)
-			address := store.mustPrint(`(?:listening on|attached to) (\S+) .*`)
-			if !test.attached {
-				arguments[2] = strings.TrimPrefix(address, "mqtt://") // again
-			}
-			client := dialTest(t, address, "holder")
-			version := mustSet(t, client, "k", "v\x00\xff")
-			earlier := acquireAs(t, client, "press-7/active")
-			old, err := earlier.Token()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := earlier.Release(ctx); err != nil {
-				t.Fatal(err)
-			}
-			held := acquireAs(t, client, "press-7/active")
-			token, err := held.Token()
-			if err != nil {
-				t.Fatal(err)
-			}
-			guard := func(client *transport.Client, value string, token transport.SetOptions) error {
-				_, err := client.Set(ctx, "setpoint", []byte(value), token)
-				return err
-			}
-			if err := guard(client, "1", transport.SetOptions{FencingToken: token}); err != nil {
-				t.Fatal(err)
-			}
-			store.signal(test.signal)
-			store.rest()
-			if err := await.Result(store.cmd.Wait); (err == nil) != (test.signal == syscall.SIGTERM) {
-				t.Errorf("the store ended with %v", err)
-			}
-			begin(t, arguments...).mustPrint(`(?:listening on|attached to) (\S+) .*`)
-
-			other := dialTest(t, address, "other")
-			entry, err := other.Get(ctx, "k")
-			if err != nil || string(entry.Value) != "v\x00\xff" || entry.Version != version {
-				t.Errorf("the key is %+v, %v, want version %v", entry, err, version)
-			}
-			if err := guard(other, "0", transport.SetOptions{FencingToken: old}); !errors.Is(err, transport.ErrFencingTokenLower) {
-				t.Errorf("a write with the token of an earlier tenure: %v, want ErrFencingTokenLower", err)
-			}
-			if got := tenure(t, "", nil, "lock", "--wait", "0", "--broker", address, "press-7/active", "--", "true"); got.code != exitHeld {
-				t.Errorf("the lease of a holder that lives: %+v", got)
-			}
-			if later := mustSet(t, other, "new", ""); later.Compare(version) <= 0 {
-				t.Errorf("a later version is %v, not above %v", later, version)
-			}
-			// The holder's own client connects again, and notices nothing else.
-			err = guard(client, "2", transport.SetOptions{FencingToken: token})
-			for (errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNoStore)) && ctx.Err() == nil {
-				err = guard(client, "2", transport.SetOptions{FencingToken: token})
-			}
-			if err != nil {
-				t.Errorf("a write of the holder: %v", err)
-			}
-			if now, err := held.Token(); err != nil || now != token {
-				t.Errorf("the tenure has token %v, %v, want %v", now, err, token)
-			}
-		})
 	}
 }
 
@@ -223,8 +112,7 @@ func TestTheDataOfAStoreIsCheckedBackedUpRestoredAndExported(t *testing.T) {
 			}
 		}
 	}
-	last := mustSet(t, client, "press-7/setpoint", "lost with the disk")
-	tenure := acquireAs(t, client, "press-7/active")
+	mustSet(t, client, "press-7/setpoint", "lost with the disk")
 	store.mustEndAfter(os.Kill, 137)
 	if out := output("check", dir); !strings.Contains(out, " is sound\n") {
 		t.Errorf("check of the data of a killed store said\n%s", out)
@@ -241,23 +129,6 @@ func TestTheDataOfAStoreIsCheckedBackedUpRestoredAndExported(t *testing.T) {
 	if entry, err := other.Get(ctx, "press-7/setpoint"); err != nil || string(entry.Value) != "42" {
 		t.Errorf("restored: %+v, %v", entry, err)
 	}
-	if later := mustSet(t, other, "press-7/setpoint", "43"); later.Compare(last) <= 0 {
-		t.Errorf("after the restore a version is %v, want above %v, which was lost", later, last)
-	}
-	await.Receive(tenure.Context().Done())
-	if cause := context.Cause(tenure.Context()); !errors.Is(cause, lease.ErrStoreReplaced) {
-		t.Errorf("the tenure of the lost data ended with %v", cause)
-	}
-}
-
-func TestADirectoryThatAnotherStoreUsesIsRefused(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data")
-	holder := begin(t, "serve", "--addr", "127.0.0.1:0", "--data", dir)
-	holder.mustPrint("listening on .*")
-	got := tenure(t, "", nil, "serve", "--addr", "127.0.0.1:0", "--data", dir)
-	if got.code != exitFailure || !strings.Contains(got.stderr, fmt.Sprint(holder.cmd.Process.Pid)) {
-		t.Errorf("%+v", got)
-	}
 }
 
 // emptyData returns a directory with the data of a store that has not started.
@@ -272,22 +143,4 @@ func emptyData(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return dir
-}
-
-// A warning is beside the report, and does not fail the command.
-func TestACheckWarnsOfRights(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("there are no mode bits")
-	}
-	dir := emptyData(t)
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	got := invoke(t, "", "check", dir)
-	if got.code != 0 || !strings.Contains(got.stdout, " is sound\n") || !strings.HasPrefix(got.stderr, "tenure: warning: "+dir+": ") {
-		t.Errorf("%+v", got)
-	}
-	if got := invoke(t, "", "serve", "--addr", "127.0.0.1:0", "--data", dir); got.code != exitFailure || !strings.Contains(got.stderr, "chmod") {
-		t.Errorf("serve: %+v", got)
-	}
 }

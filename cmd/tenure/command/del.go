@@ -8,10 +8,9 @@ import (
 
 func delCommand() *cobra.Command {
 	return deleteCommand(&cobra.Command{
-		Use:   "del KEY",
-		Short: "Delete a key",
-		Long: `Delete a key, and its protection by a fencing token unless the store is strict. Without the
-key, the exit code is 105. To take a lease, use release, which cannot hit a later holder.`,
+		Use:     "del KEY",
+		Short:   "Delete a key",
+		Long:    `Delete a key, and its protection by a fencing token unless the store is strict.`,
 		Example: `del setpoint --fence "$TENURE_TOKEN"`,
 	})
 }
@@ -44,10 +43,6 @@ func deleteCommand(cmd *cobra.Command) *cobra.Command {
 		}
 		return err
 	})
-	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
-		options.FencingToken, err = k.token()
-		return err
-	}
-	k.registerFence(cmd.Flags())
+	fenceFlag(cmd.Flags(), &options.FencingToken)
 	return cmd
 }

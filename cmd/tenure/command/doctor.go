@@ -28,13 +28,11 @@ func doctorCommand() *cobra.Command {
 	examine := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find out why a client cannot use a store",
-		Long: `Go the way of a request, step by step, and say what to do about what is wrong: the
-name in DNS, TCP, TLS, MQTT 5, the credentials, the store, the time of 20 round trips,
-the rights of this client, and the clocks. A key of its own is set, watched and deleted.
-The first failed step decides the exit code. --timeout bounds each step.`,
+		Long: `Go the way of a request, from DNS to the rights of this client and the clocks, and say what to
+do about what is wrong. A key of its own is set, watched and deleted.`,
 		Example: "doctor --broker mqtts://broker:8883 --tls-ca ca.pem --username press-7 --password-file secret",
 		Args:    Arguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		RunE:    f.run,
 	}
 	flags := examine.Flags()
 	f.connection.register(flags)
@@ -45,7 +43,7 @@ The first failed step decides the exit code. --timeout bounds each step.`,
 }
 
 // run examines and prints.
-func (f *doctorFlags) run(cmd *cobra.Command) (err error) {
+func (f *doctorFlags) run(cmd *cobra.Command, _ []string) (err error) {
 	logger, _, stop := startLog(cmd, slog.LevelWarn)
 	defer stop()
 	options := doctor.Options{
@@ -56,9 +54,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	w := cmd.OutOrStdout()
-	var failed error // of the output
 	if !f.asJSON {
-		options.OnStep = func(step doctor.Step) { failed = errors.Join(failed, printStep(w, step)) }
+		options.OnStep = func(step doctor.Step) { printStep(w, step) }
 	}
 	began, ctx := time.Now(), cmd.Context()
 	report := doctor.Run(ctx, options)
@@ -68,14 +65,13 @@ func (f *doctorFlags) run(cmd *cobra.Command) (err error) {
 	failure := report.FirstFailure()
 	switch {
 	case f.asJSON:
-		failed = output.JSON(w, report)
+		err = output.JSON(w, report)
 	case failure == nil:
 		took := time.Since(began).Round(time.Millisecond)
-		_, err := fmt.Fprintf(w, "\nThe store can be used; warnings: %d, in %v.\n", report.Warnings(), took)
-		failed = errors.Join(failed, err)
+		_, err = fmt.Fprintf(w, "\nThe store can be used; warnings: %d, in %v.\n", report.Warnings(), took)
 	}
-	if failed != nil || failure == nil {
-		return failed
+	if err != nil || failure == nil {
+		return err
 	}
 	code := map[doctor.Kind]int{
 		doctor.Unreachable: exitUnreachable, doctor.Refused: exitRefused, doctor.Usage: exitUsage, doctor.Wrong: exitFailure,
@@ -84,12 +80,10 @@ func (f *doctorFlags) run(cmd *cobra.Command) (err error) {
 }
 
 // printStep prints a step, with its cure in a line below.
-func printStep(w io.Writer, step doctor.Step) error {
+func printStep(w io.Writer, step doctor.Step) {
 	mark := map[doctor.Status]string{doctor.Failed: "FAILED", doctor.Skipped: "-"}[step.Status]
-	text := fmt.Sprintf("%-8s%-13s%s\n", cmp.Or(mark, string(step.Status)), step.Name, output.Clean(step.Found))
+	fmt.Fprintf(w, "%-8s%-13s%s\n", cmp.Or(mark, string(step.Status)), step.Name, output.Clean(step.Found))
 	if step.Cure != "" {
-		text += fmt.Sprintf("%21sdo: %s\n", "", output.Clean(step.Cure))
+		fmt.Fprintf(w, "%21sdo: %s\n", "", output.Clean(step.Cure))
 	}
-	_, err := io.WriteString(w, text)
-	return err
 }

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/electapi"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/watchdog"
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/lease"
 )
@@ -26,16 +25,14 @@ func electCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "elect NAME",
 		Short: "Take part in an election for programs that stay up, and tell them who leads",
-		Long: `Take part in an election for programs that stay up, in any language. They ask on a socket of
-this machine: GET / says whether this node leads, with the token and the time that is left,
-GET /events tells each change, and POST /drained says that the program has stopped.
-docs/elect.md has the rules, and clients in Python, Node and C#.`,
+		Long: `Take part in an election for programs that stay up, in any language, and ask on a socket of this
+machine whether it leads. docs/elect.md has the rules, and clients in Python, Node and C#.`,
 		Example: "elect press-7/active --listen unix:/run/press/elect --ttl 4s --warn 1s\n" +
 			"elect press-7/active --listen 127.0.0.1:8090 --watchdog /dev/watchdog",
 		Args: Arguments,
 		RunE: func(cmd *cobra.Command, arguments []string) (err error) {
 			if err := e.check(); err != nil {
-				return usage(err)
+				return Usage(err)
 			}
 			if e.socket, err = electapi.Listen(cmd.Context(), e.listen); err != nil {
 				return usagef("--listen: %w", err)
@@ -52,9 +49,7 @@ docs/elect.md has the rules, and clients in Python, Node and C#.`,
 
 // run campaigns, and answers programs until the last term has ended.
 func (e *electFlags) run(ctx, _ context.Context, p *holderProcess, o lease.Options) error {
-	api := electapi.New(electapi.Options{
-		Watchdog: func() (*watchdog.Dog, error) { return e.openWatchdog(p.logger) }, Logger: p.logger,
-	})
+	api := electapi.New(electapi.Options{Watchdog: e.openWatchdog, Logger: p.logger})
 	options := e.options(o)
 	options.Observer = api.Observe
 	elector, err := election.New(p.client, p.name, options)

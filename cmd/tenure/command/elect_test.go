@@ -3,8 +3,6 @@
 package command
 
 import (
-	"bufio"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,6 +40,7 @@ main();
 // Two nodes with the recipe of each language: the first one leads and acts, and drains when it is ended; then the
 // second one acts with a newer token.
 func TestEachRecipeOfAWarmStandbyActsDrainsAndFollows(t *testing.T) {
+	t.Parallel()
 	document, err := os.ReadFile("../../../docs/elect.md")
 	if err != nil {
 		t.Fatal(err)
@@ -93,55 +92,4 @@ func mustAct(t *testing.T, r *running) string {
 	}
 	t.Fatalf("the program has ended: %s", r.stderr)
 	return ""
-}
-
-func TestElectRefusesWhatCannotServeOrRunOut(t *testing.T) {
-	file := write(t, "file", "")
-	for _, test := range []struct {
-		flags []string
-		want  string
-	}{
-		{nil, "listen"},
-		{[]string{"--listen", "0.0.0.0:80"}, "other machines"},
-		{[]string{"--listen", "unix:" + file}, "no socket"},
-		{[]string{"--listen", "127.0.0.1:0", "--ttl", "2s", "--warn", "1900ms"}, "--warn"},
-		{[]string{"--listen", "127.0.0.1:0", "--ttl", "2s", "--watchdog", "/dev/watchdog"}, "3s"},
-		{[]string{"--listen", "127.0.0.1:0", "--watchdog", "yes"}, "/dev/watchdog"},
-	} {
-		got := invoke(t, "", append([]string{"elect", "press", "--broker", "mqtt://127.0.0.1:1"}, test.flags...)...)
-		if got.code != exitUsage || !strings.Contains(got.stderr, test.want) {
-			t.Errorf("%q: code %d, %q; want %q", test.flags, got.code, got.stderr, test.want)
-		}
-	}
-}
-
-func TestRunRefusesAnAfterThatOutlastsTheWatchdog(t *testing.T) {
-	got := invoke(t, "", "run", "press", "--broker", "mqtt://127.0.0.1:1", "--watchdog", "/dev/watchdog", "--ttl", "7.9s",
-		"--grace", "1s", "--after", "true", "--", "true")
-	if got.code != exitUsage || !strings.Contains(got.stderr, "shorter than 1s") {
-		t.Errorf("code %d, %q", got.code, got.stderr)
-	}
-}
-
-// --after runs at the start, on a node that may only stand by, and after the child, whose token it has.
-func TestAfterRunsAtTheStartAndWhenTheChildIsGone(t *testing.T) {
-	log := filepath.Join(t.TempDir(), "log")
-	if err := os.WriteFile(log, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	run := begin(t, "run", "cleaned", "--broker", startMemory(t), "--after", `echo "after $TENURE_NAME $TENURE_TOKEN" >>`+log, "--",
-		"/bin/sh", "-c", `echo "child $TENURE_TOKEN" >>`+log)
-	_ = await.Result(run.cmd.Wait)
-	written, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var lines []string
-	for scanner := bufio.NewScanner(strings.NewReader(string(written))); scanner.Scan(); {
-		lines = append(lines, strings.TrimSpace(scanner.Text()))
-	}
-	if len(lines) != 3 || lines[0] != "after cleaned" || !strings.HasPrefix(lines[1], "child ") ||
-		lines[2] != fmt.Sprintf("after cleaned %s", strings.TrimPrefix(lines[1], "child ")) {
-		t.Errorf("the log is %q; standard error: %s", lines, run.stderr)
-	}
 }

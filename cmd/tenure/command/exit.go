@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -37,67 +40,48 @@ const exitHelp = `All commands end with one of these codes:
   100  the lease is held by another (lock --wait 0, switchover --to)
   101  the wait timed out (--wait)
   102  the lease was lost while the child ran, or before it started
-  103  no broker or no store answered; after set, del, vdel and release the
-       message says whether the request may have been applied
+  103  no broker or store answered; the message says whether a request may have been applied
   104  refused: the credentials, the rights, a fencing token, a quota, the leader
   105  no such key or holder, or a condition was not met
-  126  the command of run or lock cannot be executed
-  127  the command of run or lock was not found
-128+n  signal n ended the command, such as 130 after Ctrl-C
-
-Otherwise run and lock end with the code of their child.`
+  126  the command of run or lock cannot be executed; 127: it was not found
+128+n  signal n ended the command; otherwise run and lock have the code of their child`
 
 // exitError is an error with an exit code of its own.
 type exitError struct {
 	code int
-	err  error // nil: there is nothing to print
-}
-
-// exitWith returns an error with which the process exits with code, after printing err. nil: there is nothing
-// to say.
-func exitWith(code int, err error) error { return &exitError{code: code, err: err} }
-
-// usage marks err as a mistake of the caller, such as flags that contradict each other. nil stays
-// nil.
-func usage(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &exitError{code: exitUsage, err: err}
-}
-
-// usagef is usage for an error of its own.
-func usagef(format string, arguments ...any) error { return usage(fmt.Errorf(format, arguments...)) }
-
-// Usage is usage for the further commands of a Program.
-func Usage(err error) error { return usage(err) }
-
-// Error returns the text of the cause.
-func (e *exitError) Error() string {
-	if e.err == nil {
-		return ""
-	}
-	return e.err.Error()
+	error
 }
 
 // Unwrap returns the cause.
-func (e *exitError) Unwrap() error { return e.err }
+func (e *exitError) Unwrap() error { return e.error }
+
+// exitWith returns an error with which the process exits with code, after printing err. nil: there is nothing
+// to say.
+func exitWith(code int, err error) error { return &exitError{code, cmp.Or(err, errors.New(""))} }
+
+// Usage marks err as a mistake of the caller, such as flags that contradict each other. nil stays nil.
+func Usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return exitWith(exitUsage, err)
+}
+
+// usagef is Usage for an error of its own.
+func usagef(format string, arguments ...any) error { return Usage(fmt.Errorf(format, arguments...)) }
 
 // interruptedError says that a signal ended a command: the cause of a context, or the end of the child of run
 // or lock.
 type interruptedError struct {
-	signal os.Signal
+	signal syscall.Signal
 	child  bool // it ended the child, and there is nothing to print
 	byKey  bool // the child alone got SIGINT, from the key of the terminal
 }
 
-// Error says what the signal did.
+// Error names the signal.
 func (e *interruptedError) Error() string {
-	switch {
-	case e.child:
+	if e.child {
 		return ""
-	case e.signal == os.Interrupt:
-		return "interrupted"
 	}
 	return e.signal.String()
 }
@@ -107,14 +91,6 @@ func (e *interruptedError) Signal() os.Signal { return e.signal }
 
 // Is matches context.Canceled, as the error of the context does.
 func (e *interruptedError) Is(target error) bool { return target == context.Canceled }
-
-// code returns the exit code after this signal.
-func (e *interruptedError) code() int {
-	if number, ok := e.signal.(syscall.Signal); ok {
-		return exitSignal + int(number)
-	}
-	return exitFailure
-}
 
 // afterSignal returns err with the signal that ended ctx, if one did. The end of a child has its own code.
 func afterSignal(ctx context.Context, err error) error {
@@ -157,14 +133,18 @@ func exitCode(err error) int {
 	case errors.As(err, &exit):
 		return exit.code
 	case errors.As(err, &interrupted):
-		return interrupted.code()
-	case errors.Is(err, transport.ErrConditionFailed):
+		return exitSignal + int(interrupted.signal)
+	case errors.Is(err, journal.ErrNoData):
+		return exitUsage
+	case errors.Is(err, transport.ErrConditionFailed), errors.Is(err, election.ErrNoLeader):
 		return exitMissing
+	case errors.Is(err, election.ErrOtherLeads):
+		return exitHeld
 	case errors.Is(err, transport.ErrServerBusy):
 		return exitUnreachable // it may answer later
 	case errors.As(err, &connect) && !connect.Ended && slices.Contains(refusals, connect.Code),
 		errors.Is(err, transport.ErrNotAuthorized), errors.Is(err, transport.ErrQuotaExceeded),
-		errors.As(err, &refused), errors.As(err, &rejected):
+		errors.As(err, &refused), errors.As(err, &rejected), errors.Is(err, election.ErrSwitchoverRefused):
 		return exitRefused
 	case errors.As(err, &connect), errors.Is(err, transport.ErrNoStore), errors.Is(err, transport.ErrNotSent),
 		errors.Is(err, transport.ErrOutcomeUnknown):

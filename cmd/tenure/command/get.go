@@ -1,11 +1,12 @@
 package command
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/hlc"
@@ -14,19 +15,26 @@ import (
 
 func getCommand() *cobra.Command {
 	var k keyFlags
+	var watch bool
 	get := clientCommand(&cobra.Command{
-		Use:     "get KEY",
-		Short:   "Print the value of a key",
-		Long:    "Print the value of a key as it is; to a terminal, control characters as \\xNN.",
-		Example: "get recipe\nget recipe --json | jq -r .version",
+		Use:   "get KEY",
+		Short: "Print the value of a key, and with --watch each change",
+		Long: `Print the value of a key as it is; to a terminal, control characters as \xNN. --watch goes
+on until it is interrupted, with a line for the value and each change: the time, "set" and
+the value as a quoted string, or "missing". "missed" says that changes may lie before.`,
+		Example: "get recipe\nget recipe --json | jq -r .version\nget recipe --json --watch | jq --unbuffered .value",
 	}, &k.connection, func(cmd *cobra.Command, client *transport.Client, arguments []string) error {
-		entry, err := client.Get(cmd.Context(), arguments[0])
-		if err != nil {
+		entry, err := client.Get(cmd.Context(), arguments[0]) // a watch would wait for a store that is not there
+		switch {
+		case err != nil:
 			return err
+		case watch:
+			return k.watch(cmd, client, arguments[0])
 		}
 		return k.print(cmd.OutOrStdout(), arguments[0], entry)
 	})
-	k.register(get.Flags())
+	get.Flags().BoolVar(&watch, "watch", false, "go on, and print each change")
+	get.Flags().BoolVar(&k.asJSON, "json", false, "print JSON; a value that is not UTF-8 is in base64, in valueBase64")
 	return get
 }
 
@@ -51,12 +59,6 @@ func (k *keyFlags) print(w io.Writer, key string, entry transport.Entry) (err er
 type keyFlags struct {
 	connection
 	asJSON bool
-	fence  string // of those that write
-}
-
-// register adds the flag that all of these commands have.
-func (k *keyFlags) register(flags *pflag.FlagSet) {
-	flags.BoolVar(&k.asJSON, "json", false, "print JSON; what is not UTF-8 is in base64, in keyBase64 and valueBase64")
 }
 
 // missing returns the error for a key that does not exist. With --json the output says so already.
@@ -67,22 +69,20 @@ func (k *keyFlags) missing(key string) error {
 	return exitWith(exitMissing, fmt.Errorf("the key %q does not exist", key))
 }
 
-// An entryReport is what the get and watch print as JSON.
+// An entryReport is what get prints as JSON.
 type entryReport struct {
-	Time        string  `json:"time,omitempty"` // of watch
-	Key         *string `json:"key,omitempty"`
-	KeyBase64   []byte  `json:"keyBase64,omitempty"`
+	Time        string  `json:"time,omitempty"` // of --watch
+	Key         string  `json:"key"`
 	Exists      bool    `json:"exists"`
 	Value       *string `json:"value,omitempty"`
 	ValueBase64 []byte  `json:"valueBase64,omitempty"`
 	Version     string  `json:"version,omitempty"`
-	Missed      bool    `json:"missed,omitempty"` // of watch
+	Missed      bool    `json:"missed,omitempty"` // of --watch
 }
 
 // reportOf returns a report about what a key holds.
 func reportOf(key string, entry transport.Entry) entryReport {
-	r := entryReport{Exists: entry.Exists}
-	r.Key, r.KeyBase64 = output.Text(key)
+	r := entryReport{Key: key, Exists: entry.Exists}
 	if entry.Exists {
 		r.Value, r.ValueBase64 = output.Text(entry.Value)
 		r.Version = versionOf(entry.Version)
@@ -96,4 +96,40 @@ func versionOf(version hlc.Timestamp) string {
 		return ""
 	}
 	return output.Clean(version.String()) // the store chose the name of its node
+}
+
+// watch prints changes until it is interrupted.
+func (k *keyFlags) watch(cmd *cobra.Command, client *transport.Client, key string) error {
+	watch, err := client.Watch(key)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(cmd.Context(), watch.Close)() // it was to go on until then
+	for change := range watch.Changes() {
+		if err := k.printChange(cmd.OutOrStdout(), key, change); err != nil {
+			return err
+		}
+	}
+	if cmd.Context().Err() != nil {
+		return nil
+	}
+	return watch.Err()
+}
+
+func (k *keyFlags) printChange(w io.Writer, key string, change transport.Change) error {
+	now := time.Now().Format(timeLayout)
+	if k.asJSON {
+		report := reportOf(key, change.Entry)
+		report.Time, report.Missed = now, change.Missed
+		return output.JSON(w, report)
+	}
+	line := now + " missing"
+	if change.Exists {
+		line = fmt.Sprintf("%s set %q", now, change.Value)
+	}
+	if change.Missed {
+		line += " (missed: there may have been other changes before)"
+	}
+	_, err := fmt.Fprintln(w, line)
+	return err
 }

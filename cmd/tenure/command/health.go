@@ -1,94 +1,85 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
-	"github.com/tenurelock/tenure/transport"
 )
-
-// healthTimeout is how long a probe waits by default: less than a supervisor usually does.
-const healthTimeout = 5 * time.Second
 
 // healthFlags are the flags of health.
 type healthFlags struct {
-	connection
 	admin           string
+	timeout         time.Duration
 	standbyOK, live bool
 }
 
 func healthCommand() *cobra.Command {
 	var h healthFlags
-	health := clientCommand(&cobra.Command{
+	health := &cobra.Command{
 		Use:   "health",
-		Short: "Ask whether a store answers: a probe for supervisors",
-		Long: `Ask whether a store answers, and end with 0 if it does and 103 if it does not: as a client
-of --broker, or with --admin on the status page of serve or attach.`,
+		Short: "Ask a status page whether its store answers: a probe for supervisors",
+		Long: `Ask the status page of serve or attach whether the process answers requests, and end with 0
+if it does and 103 if it does not.`,
 		Example: "health --admin 127.0.0.1:8080",
-	}, &h.connection, h.askStore)
-	asClient := health.RunE
-	health.RunE = func(cmd *cobra.Command, arguments []string) error {
-		// One bound for all steps: a supervisor kills a probe that takes too long.
-		ctx, cancel := within(cmd.Context(), "timeout", h.timeout)
-		defer cancel()
-		cmd.SetContext(ctx)
-		switch {
-		case h.standbyOK && h.live, h.admin == "" && (h.standbyOK || h.live):
-			return usagef("--standby-ok and --live need --admin, and exclude each other")
-		case h.admin != "":
-			return h.askPage(cmd)
-		}
-		return asClient(cmd, arguments)
+		Args:    Arguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if h.standbyOK && h.live || h.admin == "" {
+				return usagef("give --admin with the address of a status page, and --standby-ok or --live, not both")
+			}
+			ctx, cancel := within(cmd.Context(), "timeout", h.timeout)
+			defer cancel()
+			return h.ask(ctx, cmd.OutOrStdout())
+		},
 	}
 	flags := health.Flags()
-	flags.StringVar(&h.admin, "admin", "", statusHelp)
+	flags.StringVar(&h.admin, "admin", "", "address of the status page, such as 127.0.0.1:8080")
+	flags.DurationVar(&h.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	flags.BoolVar(&h.standbyOK, "standby-ok", false, "a process that stands by is healthy, too")
 	flags.BoolVar(&h.live, "live", false, "ask only whether the process works, loading and standing by included")
-	flags.Lookup("timeout").DefValue, h.timeout = healthTimeout.String(), healthTimeout
 	return health
 }
 
-// askPage asks the status page.
-func (h *healthFlags) askPage(cmd *cobra.Command) error {
-	page, err := statusPage(h.admin)
-	if err != nil {
-		return err
+// ask asks the status page, without a proxy of the environment: a probe on one machine must not depend on
+// another one.
+func (h *healthFlags) ask(ctx context.Context, out io.Writer) error {
+	at, good := url.URL{Scheme: "http", Host: h.admin, Path: "/readyz"}, "ready"
+	if strings.HasPrefix(h.admin, ":") { // as serve listens on all addresses
+		at.Host = "127.0.0.1" + h.admin
 	}
-	defer page.Close()
-	probe := adminclient.Ready
+	if h.live {
+		at.Path, good = "/healthz", "ok"
+	}
 	if h.standbyOK {
-		probe = adminclient.ReadyOrStandby
-	} else if h.live {
-		probe = adminclient.Live
+		at.RawQuery = "standby=ok"
 	}
-	yes, line, err := page.Ask(cmd.Context(), probe)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return usagef("--admin: %w; write it like 127.0.0.1:8080", err)
+	}
+	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
+	if err != nil {
+		err = cmp.Or(context.Cause(ctx), err)
+		return exitWith(exitUnreachable, fmt.Errorf("the status page does not answer: %w: is its address %s?", err, at.Host))
+	}
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10)) // what has come says more than the error
+	line, _, _ := strings.Cut(string(text), "\n")
 	switch {
-	case err != nil:
-		return noPage(err)
-	case !yes:
+	case answer.StatusCode == http.StatusOK && strings.HasPrefix(line, good):
+		_, err = fmt.Fprintln(out, output.Clean(line))
+		return err
+	case answer.StatusCode == http.StatusServiceUnavailable:
 		return exitWith(exitUnreachable, errors.New(line))
 	}
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), output.Clean(line))
-	return err
-}
-
-// healthKey is the key that a probe reads. It need not exist.
-const healthKey = "tenure/health"
-
-// askStore asks the store behind a broker. A refusal is an answer, too.
-func (h *healthFlags) askStore(cmd *cobra.Command, client *transport.Client, _ []string) error {
-	if _, err := client.Get(cmd.Context(), healthKey); err != nil && !errors.As(err, new(*transport.RefusedError)) {
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("the store does not answer: %w", err)
-		}
-		return err
-	}
-	_, err := fmt.Fprintln(cmd.OutOrStdout(), "ready: the store answers")
-	return err
+	return exitWith(exitUnreachable, fmt.Errorf("%s answers %q: is that the status page of tenure? %.200q", at.Host, answer.Status, line))
 }

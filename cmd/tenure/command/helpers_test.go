@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -37,8 +38,7 @@ var built = compiled.Program{Folder: ".."}
 // A test that starts a store without --memory and without a directory of its own would write to
 // the user's. Here the default cannot be made, so that such a test fails.
 func TestMain(m *testing.M) {
-	_ = os.Unsetenv("STATE_DIRECTORY")
-	_ = os.Setenv("XDG_STATE_HOME", filepath.Join(os.DevNull, "give-a-test-its-own-directory"))
+	_ = os.Setenv("STATE_DIRECTORY", filepath.Join(os.DevNull, "give-a-test-its-own-directory"))
 	status := testprocess.Run(m)
 	built.Remove()
 	os.Exit(status)
@@ -72,18 +72,49 @@ func start(t *testing.T, cmd *exec.Cmd) *running {
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		defer close(r.lines)
-		for scanner := bufio.NewScanner(stdout); scanner.Scan(); {
-			r.lines <- scanner.Text()
-		}
-	}()
+	go r.read(stdout)
 	t.Cleanup(func() {
 		_ = r.cmd.Process.Kill()
 		r.rest()
 		_ = await.Result(r.cmd.Wait)
 	})
 	return r
+}
+
+// read passes lines on.
+func (r *running) read(stdout io.Reader) {
+	defer close(r.lines)
+	for scanner := bufio.NewScanner(stdout); scanner.Scan(); {
+		r.lines <- scanner.Text()
+	}
+}
+
+// here is begin in this process, until the test ends. interrupt ends it earlier, and returns its exit code.
+func here(t *testing.T, arguments ...string) (r *running, interrupt func() (code int)) {
+	t.Helper()
+	r = &running{t: t, lines: make(chan string, 100), stderr: new(logbuffer.Buffer)}
+	stdout, out := io.Pipe()
+	program := Program{Name: "tenure"}
+	root := program.Command()
+	root.SetOut(out)
+	root.SetErr(r.stderr)
+	root.SetArgs(arguments)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan int, 1)
+	go func() {
+		code, text, _ := program.execute(ctx, root)
+		_, _ = io.WriteString(r.stderr, text)
+		_ = out.Close()
+		ended <- code
+	}()
+	go r.read(stdout)
+	interrupt = sync.OnceValue(func() int {
+		cancel()
+		r.rest()
+		return await.Receive(ended)
+	})
+	t.Cleanup(func() { interrupt() })
+	return r, interrupt
 }
 
 // mustPrint waits for a line of standard output that matches a regular expression. It returns the first group of
@@ -133,15 +164,15 @@ func (r *running) mustEndAfter(signal os.Signal, code int, last ...string) {
 // startMemory runs a server in memory until the test ends, and returns its address.
 func startMemory(t *testing.T, flags ...string) (address string) {
 	t.Helper()
-	return begin(t, append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, flags...)...).mustPrint(`listening on (\S+) .*`)
+	r, _ := here(t, append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, flags...)...)
+	return r.mustPrint(`listening on (\S+) .*`)
 }
 
 // startAttached runs a store in memory on a broker until the test ends.
-func startAttached(t *testing.T, broker string, flags ...string) *running {
+func startAttached(t *testing.T, broker string, flags ...string) {
 	t.Helper()
-	r := begin(t, append([]string{"attach", "--memory", broker}, flags...)...)
+	r, _ := here(t, append([]string{"attach", "--memory", broker}, flags...)...)
 	r.mustPrint("attached to " + regexp.QuoteMeta(broker) + ".*")
-	return r
 }
 
 // dialTest returns a client until the test ends.

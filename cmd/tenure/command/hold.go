@@ -11,8 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -59,34 +57,33 @@ func (h *holdFlags) registerChild(flags *pflag.FlagSet) {
 }
 
 // leaseOptions returns the options of the lease, or which flags do not fit.
-func (h *holdFlags) leaseOptions() (lease.Options, error) {
+func (h *holdFlags) leaseOptions() (options lease.Options, err error) {
+	grace := "--grace"
+	if h.warn {
+		grace = "--warn"
+	}
 	if h.ttl <= 0 || h.grace < 0 {
-		return lease.Options{}, usagef("--ttl %v must be positive, and --grace %v not negative", h.ttl, h.grace)
+		return options, usagef("--ttl %v must be positive, and %s %v not negative", h.ttl, grace, h.grace)
 	}
 	if err := (lease.Options{TTL: h.ttl}).Validate(); err != nil {
-		return lease.Options{}, err
+		return options, err
 	}
 	h.grace = cmp.Or(h.grace, h.ttl/10)
 	// The child gets SIGTERM when the tenure's context ends, and SIGKILL a margin before its deadline at the latest.
 	period := h.grace
-	switch {
-	case h.warn:
-	case h.after != "":
-		period += h.grace + supervise.Margin(h.ttl)
-	default:
+	if !h.warn {
 		period += supervise.Margin(h.ttl)
 	}
-	options := lease.Options{TTL: h.ttl, GracePeriod: period, Holder: h.holder, InstantFailover: h.instant}
-	switch err := options.Validate(); {
-	case err != nil && h.warn:
-		return options, usagef("--ttl %v cannot carry --warn %v: a renewal without an answer must leave time for another one "+
-			"and for --warn; make --ttl longer, or --warn shorter", h.ttl, h.grace)
-	case err != nil:
-		return options, usagef("--ttl %v cannot carry --grace %v: a renewal without an answer must leave time for "+
-			"another one, --grace (with --after twice), and %v for the kill; make --ttl longer, four times --grace and at least 500ms, "+
-			"or --grace shorter", h.ttl, h.grace, supervise.Margin(h.ttl))
+	if h.after != "" {
+		period += h.grace
 	}
-	return options, nil
+	options = lease.Options{TTL: h.ttl, GracePeriod: period, Holder: h.holder, InstantFailover: h.instant}
+	if options.Validate() != nil {
+		err = usagef("--ttl %v cannot carry %s %v: a renewal without an answer must leave time for another one, for %[2]s "+
+			"(with --after twice), and for the kill; make --ttl longer, four times %[2]s and at least 500ms, or %[2]s shorter",
+			h.ttl, grace, h.grace)
+	}
+	return options, err
 }
 
 // keepAlive returns the shortest keep-alive with which --instant is safe: a broker takes a connection
@@ -111,29 +108,18 @@ type holderProcess struct {
 	client   *transport.Client
 	signals  chan os.Signal // to pass on
 	hasChild atomic.Bool
-	ended    atomic.Pointer[time.Time] // when the child ended by itself, which ends the work; nil before
-	givenUp  context.Context           // ends with a further signal to end, when there is no child
+	givenUp  context.Context // ends with a further signal to end, when there is no child
 	manager  *systemd.Manager
-	socket   atomic.Pointer[net.Conn] // to the broker, with --instant
+	socket   atomic.Pointer[net.TCPConn] // to the broker, with --instant
 }
 
 // dial is a Dialer of package transport.
 func (h *holderProcess) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err == nil {
-		h.socket.Store(&conn)
+		h.socket.Store(conn.(*net.TCPConn))
 	}
 	return conn, err
-}
-
-// connectionSocket returns the connection for package supervise.
-func (h *holderProcess) connectionSocket() (syscall.RawConn, error) {
-	if conn := h.socket.Load(); conn != nil {
-		if socket, ok := (*conn).(syscall.Conn); ok {
-			return socket.SyscallConn()
-		}
-	}
-	return nil, errors.New("the connection is no socket")
 }
 
 // work is what run or lock does with a lease, once it is connected. waiting ends with ctx, and with --wait.
@@ -206,20 +192,17 @@ func programArguments(cmd *cobra.Command, arguments []string) error {
 
 // findProgram returns the file of a program, as a shell finds it.
 func findProgram(name string) (path string, err error) {
-	path, err = exec.LookPath(name)
-	if err == nil {
+	if path, err = exec.LookPath(name); err == nil {
 		path, err = filepath.Abs(path)
 	}
-	var cause *exec.Error
+	code := supervise.CodeNotExecutable
 	switch {
 	case err == nil:
 		return path, nil
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
-		return "", exitWith(supervise.CodeNotFound, fmt.Errorf("cannot start %s: it was not found", name))
-	case errors.As(err, &cause):
-		err = cause.Err // without the name, which stands before
+		code = supervise.CodeNotFound
 	}
-	return "", exitWith(supervise.CodeNotExecutable, fmt.Errorf("cannot start %s: %w", name, err))
+	return "", exitWith(code, fmt.Errorf("cannot start the program: %w", err))
 }
 
 // endSignals are the signals that ask this process to end.
@@ -230,16 +213,14 @@ type endSignals struct{ first time.Time }
 const sameSignal = 100 * time.Millisecond
 
 // use returns whether a signal that comes now is passed on to the child, and whether it ends what still waits for
-// the broker; it ends the work otherwise. end says that it asks this process to end. ended is when the child ended by
-// itself, or nil: from then on only the broker is waited for. A signal that comes right after that may be the one
-// that has ended the child, as where a service manager signals all processes at once, and the lease is still released.
-func (e *endSignals) use(end, hasChild bool, ended *time.Time, now time.Time) (pass, giveUp bool) {
+// the broker; it ends the work otherwise. end says that it asks this process to end.
+func (e *endSignals) use(end, hasChild bool, now time.Time) (pass, giveUp bool) {
 	switch {
 	case !end:
 		return true, false
 	case e.first.IsZero():
 		e.first = now
-		return false, ended != nil && now.Sub(*ended) >= sameSignal
+		return false, false
 	case now.Sub(e.first) < sameSignal:
 		return false, false
 	}
@@ -248,7 +229,7 @@ func (e *endSignals) use(end, hasChild bool, ended *time.Time, now time.Time) (p
 
 // catchSignals returns a context that ends with the first signal that asks this process to end. All
 // other signals, and those after it, are for the child. Without a child, the next one that asks for
-// the end ends givenUp. So does the first one after a child that ended by itself.
+// the end ends givenUp.
 func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(parent) // which a signal may have ended before this process catches the others
 	givenUp, giveUp := context.WithCancel(context.Background())
@@ -265,7 +246,7 @@ func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context,
 				// A terminal that closes ends what waits in it. A service that stands by has nothing to reload.
 				hasChild := h.hasChild.Load()
 				end := supervise.IsEnd(s) || supervise.IsHangup(s) && terminal && !hasChild
-				pass, late := ends.use(end, hasChild, h.ended.Load(), time.Now())
+				pass, late := ends.use(end, hasChild, time.Now())
 				if pass {
 					select {
 					case h.signals <- s:
@@ -273,7 +254,7 @@ func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context,
 					}
 					continue
 				}
-				cancel(&interruptedError{signal: s}) // ctx may have ended with parent, by the same signal
+				cancel(&interruptedError{signal: s.(syscall.Signal)}) // ctx may have ended with parent, by the same signal
 				if late {
 					giveUp()
 				}
@@ -294,11 +275,7 @@ func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context,
 // childEnvironment returns the environment of this process without the client id: with it, a
 // command such as "tenure set" in the child would end the connection of this process, and with
 // that the tenure.
-func childEnvironment() []string {
-	return slices.DeleteFunc(os.Environ(), func(setting string) bool {
-		return strings.HasPrefix(setting, settings.Variable("client-id")+"=")
-	})
-}
+func childEnvironment() []string { return append(os.Environ(), settings.Variable("client-id")+"=") }
 
 // environment is what the child and --after have, without a tenure.
 func (h *holderProcess) environment() []string {
@@ -332,7 +309,7 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 			"TENURE_DEADLINE="+time.Now().Add(tenure.Remaining()).UTC().Format(time.RFC3339Nano)),
 	}
 	if h.instant {
-		options.Connection = h.connectionSocket
+		options.Connection = func() (syscall.RawConn, error) { return h.socket.Load().SyscallConn() }
 	}
 	h.hasChild.Store(true)
 	status, err := supervise.Run(ctx, tenure, options)
@@ -348,8 +325,6 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 	if status.Stopped {
 		return status, nil
 	}
-	ended := time.Now()
-	h.ended.Store(&ended)
 	if err := h.confirm(tenure); err != nil {
 		err = fmt.Errorf("the lease was lost while the child ran, which ended by itself (%v): %w", status, err)
 		return status, exitWith(exitLost, err)
@@ -394,7 +369,7 @@ func (h *holderProcess) lossOf(tenure *lease.Tenure) error {
 // exitOf returns the error with which the process exits after a child with this status.
 func exitOf(status supervise.Status) error {
 	if status.Signal == int(syscall.SIGINT) {
-		return &interruptedError{signal: os.Interrupt, child: true, byKey: status.ByKey}
+		return &interruptedError{signal: syscall.SIGINT, child: true, byKey: status.ByKey}
 	}
 	if code := status.ExitCode(); code != 0 {
 		return exitWith(code, nil)

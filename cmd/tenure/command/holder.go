@@ -50,15 +50,10 @@ func (h *holderFlags) run(cmd *cobra.Command, client *transport.Client, argument
 		}
 		return err
 	case !now.Held:
-		return noHolder(l.Name())
+		return exitWith(exitMissing, fmt.Errorf("no process holds %q", l.Name()))
 	}
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), output.Clean(now.Name))
 	return err
-}
-
-// noHolder returns the error for a lease without a holder.
-func noHolder(name string) error {
-	return exitWith(exitMissing, fmt.Errorf("no process holds %q", name))
 }
 
 // follow prints each change until it is interrupted.
@@ -71,14 +66,15 @@ func (h *holderFlags) follow(cmd *cobra.Command, l *lease.Lease) error {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: the holder is not known: %s\n", cmd.Root().Name(), oneLine(err.Error()))
 			continue
 		}
-		report := reportHolder(l.Name(), holder)
+		report, text := reportHolder(l.Name(), holder), "none"
 		report.Time = time.Now().Format(timeLayout)
+		if holder.Held {
+			text = output.Clean(holder.Name)
+		}
 		if h.asJSON {
 			err = output.JSON(cmd.OutOrStdout(), report)
-		} else if holder.Held {
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), report.Time, output.Clean(holder.Name))
 		} else {
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), report.Time, "none")
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), report.Time, text)
 		}
 		if err != nil {
 			return err
@@ -89,24 +85,17 @@ func (h *holderFlags) follow(cmd *cobra.Command, l *lease.Lease) error {
 
 // A holderReport is what holder prints as JSON.
 type holderReport struct {
-	Time         string  `json:"time,omitempty"` // of --watch
-	Name         *string `json:"name,omitempty"`
-	NameBase64   []byte  `json:"nameBase64,omitempty"`
-	Held         bool    `json:"held"`
-	Holder       *string `json:"holder,omitempty"`
-	HolderBase64 []byte  `json:"holderBase64,omitempty"`
-	Value        *string `json:"value,omitempty"`
-	ValueBase64  []byte  `json:"valueBase64,omitempty"`
-	Version      string  `json:"version,omitempty"`
+	Time    string `json:"time,omitempty"` // of --watch
+	Name    string `json:"name"`
+	Held    bool   `json:"held"`
+	Holder  string `json:"holder,omitempty"`
+	Value   string `json:"value,omitempty"`
+	Version string `json:"version,omitempty"`
 }
 
 func reportHolder(name string, holder lease.Holder) holderReport {
-	r := holderReport{Held: holder.Held}
-	r.Name, r.NameBase64 = output.Text(name)
-	if holder.Held {
-		r.Holder, r.HolderBase64 = output.Text(holder.Name)
-		r.Value, r.ValueBase64 = output.Text(holder.Value)
-		r.Version = versionOf(holder.Version)
+	if !holder.Held {
+		return holderReport{Name: name}
 	}
-	return r
+	return holderReport{Name: name, Held: true, Holder: holder.Name, Value: holder.Value, Version: versionOf(holder.Version)}
 }

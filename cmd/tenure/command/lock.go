@@ -19,7 +19,6 @@ type lockFlags struct {
 	holdFlags
 	wait, atLeast time.Duration
 	once          bool // --wait is 0
-	quiet         bool
 	ownCode       bool // conflictCode is given
 	conflictCode  uint8
 }
@@ -31,8 +30,7 @@ func lockCommand() *cobra.Command {
 		Use:   "lock [flags] NAME -- COMMAND [ARGUMENT…]",
 		Short: "Wait for a lease, run a command once while it is held, and release it",
 		Long: `Wait for a lease, run a command once while it is held, and release it: flock across
-machines. It ends with the child's exit code, 100 or 101 without the lease, or 102 if it
-was lost. --at-least keeps another machine, whose clock is behind, from running a short
+machines. --at-least keeps another machine, whose clock is behind, from running a short
 job a second time: until then the lease is renewed, and a signal lets it run out.
 
 ` + childHelp,
@@ -46,7 +44,7 @@ job a second time: until then the lease is renewed, and a signal lets it run out
 			given := cmd.Flags().Changed
 			l.once = l.wait == 0 && given("wait")
 			l.ownCode = given("conflict-exit-code")
-			if l.quiet || !given("quiet") && !output.IsTerminal(cmd.ErrOrStderr()) {
+			if !output.IsTerminal(cmd.ErrOrStderr()) {
 				l.level = slog.LevelWarn
 			}
 			return l.hold(cmd, arguments, l.wait, l.run)
@@ -59,8 +57,6 @@ job a second time: until then the lease is renewed, and a signal lets it run out
 	flags.DurationVar(&l.atLeast, "at-least", 0, "how long to hold the lease at least, if the child ends earlier")
 	flags.Uint8VarP(&l.conflictCode, "conflict-exit-code", "E", 0,
 		"exit code in place of 100 and 101; 0: that another has the lease is no failure, and nothing is said")
-	flags.BoolVar(&l.quiet, "quiet", false,
-		"log warnings and errors only; default: if standard error is no terminal; --log-level counts before it")
 	return cmd
 }
 
@@ -68,7 +64,7 @@ job a second time: until then the lease is renewed, and a signal lets it run out
 func (l *lockFlags) run(ctx, waiting context.Context, p *holderProcess, o lease.Options) error {
 	lock, err := lease.New(p.client, p.name, o)
 	if err != nil {
-		return usage(err)
+		return Usage(err)
 	}
 	tenure, err := l.acquire(waiting, lock)
 	if err != nil {
@@ -126,10 +122,8 @@ func outlast(ctx context.Context, tenure *lease.Tenure, left time.Duration) erro
 	if left <= 0 {
 		return nil
 	}
-	timer := time.NewTimer(left)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(left):
 		return nil
 	case <-ctx.Done():
 	case <-tenure.Context().Done(): // with ctx, perhaps: a signal closes the client
@@ -137,32 +131,26 @@ func outlast(ctx context.Context, tenure *lease.Tenure, left time.Duration) erro
 	return cmp.Or(context.Cause(ctx), context.Cause(tenure.Context()))
 }
 
-// acquire waits for the lease, or tries once.
-func (l *lockFlags) acquire(waiting context.Context, lock *lease.Lease) (*lease.Tenure, error) {
+// acquire waits for the lease, or tries once. Where the broker has no store, or the store refuses, no other holder was
+// in the way.
+func (l *lockFlags) acquire(waiting context.Context, lock *lease.Lease) (tenure *lease.Tenure, err error) {
+	code := exitTimeout
 	if l.once {
 		trying, cancel := context.WithTimeout(waiting, l.connection.timeout)
 		defer cancel()
-		tenure, err := lock.TryAcquire(trying)
-		if errors.Is(err, lease.ErrHeld) {
-			err = l.conflict(exitHeld, err)
-		}
+		tenure, err = lock.TryAcquire(trying)
+		code = exitHeld
+	} else {
+		tenure, err = lock.Acquire(waiting)
+	}
+	if !errors.Is(err, lease.ErrHeld) || code == exitTimeout && !errors.As(err, new(*timeoutError)) {
 		return tenure, err
 	}
-	// Where the broker has no store, or the store refuses, no other holder was in the way.
-	tenure, err := lock.Acquire(waiting)
-	if errors.Is(err, lease.ErrHeld) && errors.As(err, new(*timeoutError)) {
-		err = l.conflict(exitTimeout, err)
+	if l.ownCode {
+		code = int(l.conflictCode)
 	}
-	return tenure, err
-}
-
-// conflict is how lock ends while another has the lease.
-func (l *lockFlags) conflict(code int, err error) error {
-	switch {
-	case !l.ownCode:
-		return exitWith(code, err)
-	case l.conflictCode == 0:
-		return exitWith(0, nil)
+	if code == 0 {
+		err = nil
 	}
-	return exitWith(int(l.conflictCode), err)
+	return nil, exitWith(code, err)
 }

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -13,48 +12,37 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 )
 
-// maxCost is the highest cost that package access accepts in a file.
-const maxCost = 16
-
 func passwordCommand() *cobra.Command {
-	var cost int
-	password := &cobra.Command{
+	return &cobra.Command{
 		Use:   "password",
 		Short: "Hash a password for the file of users",
 		Long: `Read a password from one line of standard input, and print its bcrypt hash for the file
 of users and rules. A terminal does not show the password.`,
-		Example: "password --cost 12 < password.txt",
+		Example: "password < password.txt",
 		Args:    Arguments,
-	}
-	password.RunE = func(cmd *cobra.Command, _ []string) error {
-		if cost < bcrypt.MinCost || cost > maxCost {
-			return usagef("--cost %d: choose %d to %d; each doubles the time to log in", cost, bcrypt.MinCost, maxCost)
-		}
-		password, err := readPassword(cmd)
-		if err != nil {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			password, err := readPassword(cmd)
+			switch {
+			case err != nil:
+				return err
+			case len(password) == 0:
+				return errors.New("the password is empty")
+			}
+			hash, err := bcrypt.GenerateFromPassword(password, bcrypt.DefaultCost)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", hash)
 			return err
-		}
-		if len(password) == 0 {
-			return errors.New("the password is empty")
-		}
-		hash, err := bcrypt.GenerateFromPassword(password, cost)
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", hash)
-		return err
+		},
 	}
-	password.Flags().IntVar(&cost, "cost", bcrypt.DefaultCost, fmt.Sprintf(
-		"how much work each guess takes, %d to %d; give all users of a file the same", bcrypt.MinCost, maxCost))
-	return password
 }
 
 // readPassword reads a password from standard input, which may be a terminal.
 func readPassword(cmd *cobra.Command) ([]byte, error) {
 	file, isFile := cmd.InOrStdin().(*os.File)
 	if !isFile || !output.IsTerminal(file) {
-		line, err := readLine(cmd)
-		return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r")), err
+		return readLine(cmd)
 	}
 	fd := int(file.Fd())
 	before, err := term.GetState(fd)

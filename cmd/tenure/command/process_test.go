@@ -7,23 +7,18 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -58,22 +53,6 @@ func TestAnUnreadLogBlocksNeitherRequestsNorTheEnd(t *testing.T) {
 	r.mustEndAfter(syscall.SIGTERM, 0, "stopped")
 }
 
-func TestLimitsOfFlagsAndThoseDerivedFromMaxMemoryAreLogged(t *testing.T) {
-	t.Parallel()
-	serve := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--max-memory", "512MiB", "--max-keys", "77", "--log-level", "debug")
-	serve.mustPrint("listening on .*")
-	serve.mustEndAfter(os.Interrupt, 0, "stopped")
-	lines := regexp.MustCompile(`(?m)^.* msg=limits .*$`).FindAllString(serve.stderr.String(), -1)
-	if len(lines) != 1 {
-		t.Fatalf("%d lines about limits in\n%s", len(lines), serve.stderr)
-	}
-	for _, want := range []string{" memory=536870912 ", " clients=819 ", "MaxKeys:77 ", "MaxBytes:134217728 ", " Messages:67108864 "} {
-		if !strings.Contains(lines[0], want) {
-			t.Errorf("%q is not in %s", want, lines[0])
-		}
-	}
-}
-
 func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 	t.Parallel()
 	const limit, reserve = 200, 64
@@ -106,14 +85,10 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 	}
 	mustSet(t, client, "k", "v") // it was connected before
 	await.Until(func() bool { return strings.Contains(log.String(), "omitted=") })
-	text := log.String()
-	for _, want := range []string{"too many files and sockets are open", "limit=136", "ulimit -n", "LimitNOFILE", "remote=127.0.0.1:", "omitted="} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is not in the log:\n%s", want, text)
+	for _, want := range []string{"too many files and sockets are open", "limit=136", "ulimit -n", "LimitNOFILE"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%q is not in the log:\n%s", want, log)
 		}
-	}
-	if lines := strings.Count(text, "refused a connection"); lines > 30 {
-		t.Errorf("%d lines about %d connections", lines, refused)
 	}
 	for _, conn := range open {
 		_ = conn.Close()
@@ -123,6 +98,7 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 
 // Invariant 34: here the limit on the size of files stands for a disk that is full.
 func TestInvariant34AServerThatCannotWriteItsDataEndsAndSaysWhy(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -163,30 +139,23 @@ func TestInvariant34AServerThatCannotWriteItsDataEndsAndSaysWhy(t *testing.T) {
 // A terminal that closes sends SIGHUP and no longer reads the log. Neither stops a store.
 func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 	t.Parallel()
-	for name, arguments := range map[string][]string{
-		"serve":  {"serve", "--memory", "--addr", "127.0.0.1:0"},
-		"attach": {"attach", "--memory", "mqtt://" + mosquitto.Start(t, "").Address},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cmd := exec.Command(built.Path(t), arguments...)
-			log, stderr, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			cmd.Stderr = stderr
-			r := start(t, cmd)
-			_ = stderr.Close()
-			address := r.mustPrint(`(?:listening on|attached to) (\S+) .*`)
-			r.signal(syscall.SIGHUP)
-			if said := readUntil(log, "nothing to read again"); !strings.Contains(said, "SIGHUP: there is nothing to read again") {
-				t.Errorf("the log says %q", said)
-			}
-			_ = log.Close()
-			r.signal(syscall.SIGHUP) // it logs that into a broken pipe
-			mustSet(t, dialTest(t, address, "client"), "k", "v")
-			r.mustEndAfter(syscall.SIGTERM, 0, "stopped")
-		})
+	cmd := exec.Command(built.Path(t), "serve", "--memory", "--addr", "127.0.0.1:0")
+	log, stderr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
 	}
+	cmd.Stderr = stderr
+	r := start(t, cmd)
+	_ = stderr.Close()
+	address := r.mustPrint(`listening on (\S+) .*`)
+	r.signal(syscall.SIGHUP)
+	if said := readUntil(log, "nothing to read again"); !strings.Contains(said, "SIGHUP: there is nothing to read again") {
+		t.Errorf("the log says %q", said)
+	}
+	_ = log.Close()
+	r.signal(syscall.SIGHUP) // it logs that into a broken pipe
+	mustSet(t, dialTest(t, address, "client"), "k", "v")
+	r.mustEndAfter(syscall.SIGTERM, 0, "stopped")
 }
 
 // A serviceManager is the socket on which systemd hears a service.
@@ -226,6 +195,7 @@ func (m serviceManager) wait(t *testing.T, want string) string {
 }
 
 func TestServeTellsSystemdThatItListensWorksAndStops(t *testing.T) {
+	t.Parallel()
 	manager, r := startService(t, "serve", "--addr", "127.0.0.1:0")
 	if ready := manager.wait(t, "READY=1"); !strings.Contains(ready, "STATUS=listening on mqtt://127.0.0.1:") || !strings.HasSuffix(ready, "/state") {
 		t.Errorf("ready with %q", ready)
@@ -237,19 +207,8 @@ func TestServeTellsSystemdThatItListensWorksAndStops(t *testing.T) {
 	manager.wait(t, "STOPPING=1")
 }
 
-func TestAttachTellsSystemdWhenItAnswers(t *testing.T) {
-	t.Parallel()
-	broker := "mqtt://" + mosquitto.Start(t, "").Address
-	manager, r := startService(t, "attach", broker)
-	if ready := manager.wait(t, "READY=1"); !strings.Contains(ready, "STATUS=attached to "+broker) {
-		t.Errorf("ready with %q", ready)
-	}
-	manager.wait(t, "WATCHDOG=1")
-	r.signal(syscall.SIGTERM)
-	manager.wait(t, "STOPPING=1")
-}
-
 func TestRunTellsSystemdWhetherItHoldsTheLease(t *testing.T) {
+	t.Parallel()
 	broker := startMemory(t)
 	// The child would write to the socket, if it found it.
 	child := []string{"sh", "-c", `test -z "$NOTIFY_SOCKET$WATCHDOG_USEC" && echo unknown > "$STATE_DIRECTORY" && exec sleep 1000`}
@@ -270,33 +229,6 @@ func TestRunTellsSystemdWhetherItHoldsTheLease(t *testing.T) {
 	manager.wait(t, "STOPPING=1")
 }
 
-// A store whose locks are held for ever still has its other goroutines. Only the watchdog can tell.
-func TestTheWatchdogAsksTheStoreThatServes(t *testing.T) {
-	node := admin.NewNode()
-	node.Probe() // a process that loads its data works
-	entered, leave := make(chan struct{}), make(chan struct{})
-	node.Serve(admin.Store{Usage: func() server.Usage {
-		close(entered)
-		await.Receive(leave)
-		return server.Usage{}
-	}})
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
-		node.Probe()
-	}()
-	await.Receive(entered)
-	select {
-	case <-answered:
-		t.Error("a store that does not answer works")
-	default:
-	}
-	close(leave)
-	await.Receive(answered)
-	node.Loading()
-	node.Probe() // a process without a store works
-}
-
 // silentConn is a connection over which no GET arrives, once it is silent.
 type silentConn struct {
 	net.Conn
@@ -315,49 +247,40 @@ func (c silentConn) Write(p []byte) (int, error) {
 // A child that ended by itself while the lease was held keeps its code, though the broker is away, and the
 // deadline passes while the store is asked once more.
 func TestTheDeadlineMayPassWhileTheStoreIsAskedOnceMore(t *testing.T) {
-	for _, test := range []struct {
-		name        string
-		passesFirst bool // the deadline passes before the child ends
-	}{{"while it is asked", false}, {"before", true}} {
-		t.Run(test.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-			defer cancel()
-			const ttl = time.Hour // so nothing else is sent meanwhile
-			var silent atomic.Bool
-			var ahead atomic.Int64
-			pass := func() { ahead.Store(int64(2 * ttl)) }
-			client, err := transport.Dial(ctx, startMemory(t), transport.Options{Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
-				conn, err := new(net.Dialer).DialContext(ctx, network, address)
-				return silentConn{conn, &silent, pass}, err
-			}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer client.Close()
-			l, err := lease.New(client, "press", lease.Options{TTL: ttl, RequestTimeout: 100 * time.Millisecond,
-				Clock: func() time.Duration { return lease.SystemClock() + time.Duration(ahead.Load()) }})
-			if err != nil {
-				t.Fatal(err)
-			}
-			tenure, err := l.Acquire(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			h := &holderProcess{holdFlags: &holdFlags{ttl: ttl, connection: connection{timeout: await.Patience}}, logger: slog.New(slog.DiscardHandler)}
-			if err := h.confirm(tenure); err != nil {
-				t.Errorf("%v, and the store has the tenure", err)
-			}
-			silent.Store(true)
-			if test.passesFirst {
-				pass()
-			}
-			if err := h.confirm(tenure); (err != nil) != test.passesFirst {
-				t.Errorf("%v", err)
-			}
-			if tenure.Remaining() > 0 {
-				t.Error("the deadline has not passed: nothing was tested")
-			}
-		})
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	const ttl = time.Hour // so nothing else is sent meanwhile
+	var silent atomic.Bool
+	var ahead atomic.Int64
+	pass := func() { ahead.Store(int64(2 * ttl)) }
+	client, err := transport.Dial(ctx, startMemory(t), transport.Options{Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		return silentConn{conn, &silent, pass}, err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	l, err := lease.New(client, "press", lease.Options{TTL: ttl, RequestTimeout: 2 * time.Second,
+		Clock: func() time.Duration { return lease.SystemClock() + time.Duration(ahead.Load()) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenure, err := l.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &holderProcess{holdFlags: &holdFlags{ttl: ttl, connection: connection{timeout: await.Patience}}}
+	silent.Store(true)
+	if err := h.confirm(tenure); err != nil {
+		t.Error(err)
+	}
+	if tenure.Remaining() > 0 {
+		t.Error("the deadline has not passed: nothing was tested")
+	}
+	if err := h.confirm(tenure); err == nil {
+		t.Error("the deadline had passed before the child ended")
 	}
 }
 
@@ -380,18 +303,9 @@ func TestWhatBecomesOfASignal(t *testing.T) {
 	} {
 		var ends endSignals
 		for i, step := range steps {
-			if pass, giveUp := ends.use(step.end, step.hasChild, nil, began.Add(step.after)); pass != step.pass || giveUp != step.giveUp {
+			if pass, giveUp := ends.use(step.end, step.hasChild, began.Add(step.after)); pass != step.pass || giveUp != step.giveUp {
 				t.Errorf("%s: %d: pass %v, give up %v", name, i, pass, giveUp)
 			}
-		}
-	}
-	// After the child ended by itself, at once: the signal may have ended the child, too.
-	for after, want := range map[time.Duration]bool{0: false, sameSignal - 1: false, sameSignal: true, time.Hour: true} {
-		var ends endSignals
-		_, giveUp := ends.use(end, !child, &began, began.Add(after))
-		_, again := ends.use(end, !child, &began, began.Add(after+sameSignal))
-		if giveUp != want || !again {
-			t.Errorf("after %v: give up %v, want %v; another one: %v", after, giveUp, want, again)
 		}
 	}
 }

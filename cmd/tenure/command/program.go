@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -36,26 +37,18 @@ type Program struct {
 	OptionFlags   map[string]string // further ones, in the form of optionFlags
 }
 
-// optionFlags has the flag of each option that a package may refuse, without its first dashes.
+// optionFlags has the flags of the options whose flags have other names than their fields, without the first dashes.
 var optionFlags = map[string]string{
-	"server.MaxMemory":                    "max-memory",
-	"server.MaxClients":                   "max-clients",
-	"server.MaxPacketSize":                "max-packet-size",
-	"server.MaxUnauthenticated":           "max-unauthenticated",
-	"server.MaxUnauthenticatedPerAddress": "max-unauthenticated-per-address",
-	"server.Store.DedupWindow":            "dedup-window",
-	"attach.MaxClients":                   "max-clients",
-	"attach.TLS":                          "tls-ca, --tls-cert or --tls-key",
-	"transport.ClientID":                  "client-id",
-	"transport.KeepAlive":                 "instant, for two thirds of --ttl:",
-	"transport.PasswordFile":              "password-file",
-	"transport.TLS":                       "tls-ca, --tls-cert or --tls-key",
-	"transport.TLS.CAFile":                "tls-ca",
-	"transport.TLS.CertFile":              "tls-cert",
-	"transport.TLS.KeyFile":               "tls-key",
-	"lease.TTL":                           "ttl",
-	"election.Rank":                       "rank",
+	"attach.TLS":             "tls-ca, --tls-cert or --tls-key",
+	"transport.KeepAlive":    "instant, for two thirds of --ttl:",
+	"transport.TLS":          "tls-ca, --tls-cert or --tls-key",
+	"transport.TLS.CAFile":   "tls-ca",
+	"transport.TLS.CertFile": "tls-cert",
+	"transport.TLS.KeyFile":  "tls-key",
 }
+
+// words matches where a word of a field's name begins.
+var words = regexp.MustCompile(`([a-z])([A-Z])`)
 
 // Main runs the command with the arguments of the process until it ends or SIGINT or SIGTERM
 // comes. After an error it says why on standard error. "help exit-codes" lists the exit codes.
@@ -88,7 +81,7 @@ func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
 	waiting.Go(func() {
 		select {
 		case s := <-signals:
-			cancel(&interruptedError{signal: s})
+			cancel(&interruptedError{signal: s.(syscall.Signal)})
 		case <-ctx.Done():
 		}
 	})
@@ -119,20 +112,22 @@ func (p Program) execute(ctx context.Context, root *cobra.Command) (code int, te
 	if text = err.Error(); entered {
 		text = oneLine(text)
 	} else {
-		err = usage(err)
+		err = Usage(err)
 	}
 	text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(text), "transport: "), "lease: ")
 	return exitCode(err), output.CleanLines(settings.Explain(cmd.Flags(), text)), err
 }
 
-// nameFlag returns err with the name of a flag, if a package has refused the option of one.
+// nameFlag returns err with the name of a flag, if a package has refused the option of one: MaxClients is
+// --max-clients.
 func nameFlag(err error) error {
-	if refused := (*optionerror.Error)(nil); errors.As(err, &refused) {
-		if flag := optionFlags[refused.Package+"."+refused.Field]; flag != "" {
-			return usagef("%s", refused.Text("--"+flag))
-		}
+	refused := (*optionerror.Error)(nil)
+	if !errors.As(err, &refused) {
+		return err
 	}
-	return err
+	field := refused.Field[strings.LastIndexByte(refused.Field, '.')+1:]
+	flag := strings.ToLower(words.ReplaceAllString(field, "$1-$2"))
+	return usagef("%s", refused.Text("--"+cmp.Or(optionFlags[refused.Package+"."+refused.Field], flag)))
 }
 
 // oneLine returns the text of an error as one line that a terminal can show: a broker or a store may
@@ -152,16 +147,17 @@ func (p Program) Command() *cobra.Command {
 			"--broker, or else of its key in the file of --config (TENURE_CONFIG):\n\n" + settings.Example,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       versionText(),
+		Version: fmt.Sprintf("%s (commit %s, %s, %s/%s)", programVersion(), cmp.Or(commit, "unknown"),
+			runtime.Version(), runtime.GOOS, runtime.GOARCH),
 	}
 	maps.Copy(optionFlags, p.OptionFlags)
 	settings.Register(root)
 	registerLogFlags(root.PersistentFlags())
 	root.AddCommand(
 		serveCommand(p.Serve), attachCommand(p.Attach), passwordCommand(),
-		getCommand(), setCommand(), delCommand(), vdelCommand(), watchCommand(),
+		getCommand(), setCommand(), delCommand(), vdelCommand(),
 		runCommand(), electCommand(), lockCommand(), holderCommand(), switchoverCommand(), releaseCommand(),
-		doctorCommand(), topCommand(), healthCommand(),
+		doctorCommand(), healthCommand(),
 		checkCommand(), backupCommand(), restoreCommand(), exportCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit code of a command says", Long: exitHelp},
 	)
@@ -234,10 +230,4 @@ var version, commit string
 func programVersion() string {
 	info, _ := debug.ReadBuildInfo()
 	return cmp.Or(version, cmp.Or(info, new(debug.BuildInfo)).Main.Version, "(devel)")
-}
-
-// versionText is what --version prints after the name of the program.
-func versionText() string {
-	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", programVersion(), cmp.Or(commit, "unknown"),
-		runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -19,8 +19,8 @@ import (
 // releaseFlags are the flags of release.
 type releaseFlags struct {
 	connection
-	force, yes bool
-	reason     string
+	yes    bool
+	reason string
 }
 
 func releaseCommand() *cobra.Command {
@@ -28,15 +28,12 @@ func releaseCommand() *cobra.Command {
 	release := clientCommand(&cobra.Command{
 		Use:   "release NAME",
 		Short: "Take a lease from its holder",
-		Long: `Take a lease from its holder, after showing it and asking. Another process may acquire it
-at once, while the holder goes on until it notices: stop the holder first if it can be
-reached. If the lease has passed on meanwhile, nothing changes, and the exit code is 105.`,
-		Example: `release press-7/active --force --reason "gateway-a lost its disk"`,
+		Long: `Take a lease from its holder, after showing it and asking. The holder goes on until it
+notices: stop it first if it can be reached.`,
+		Example: `release press-7/active --reason "gateway-a lost its disk"`,
 	}, &r.connection, r.run)
 	release.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
-		case !r.force:
-			return usagef("release takes a lease from a process that may be working: give --force")
 		case !r.yes && !output.IsTerminal(cmd.InOrStdin()):
 			return usagef("standard input is no terminal to ask at: give --yes")
 		case len(output.Clean(r.reason)) > protocol.MaxForced:
@@ -45,10 +42,9 @@ reached. If the lease has passed on meanwhile, nothing changes, and the exit cod
 		return nil
 	}
 	flags := release.Flags()
-	flags.BoolVar(&r.force, "force", false, "say that the lease is to be taken from its holder")
 	flags.BoolVar(&r.yes, "yes", false, "do not ask")
 	flags.StringVar(&r.reason, "reason", "", "why, for the log of the store")
-	settings.CommandLineOnly(flags, "force", "yes", "reason")
+	settings.CommandLineOnly(flags, "yes", "reason")
 	return release
 }
 
@@ -64,16 +60,12 @@ func (r *releaseFlags) run(cmd *cobra.Command, client *transport.Client, argumen
 		return err
 	}
 	if !holder.Held {
-		return noHolder(name)
-	}
-	renewed := "an unknown time"
-	if !holder.Version.IsZero() {
-		renewed = time.UnixMilli(holder.Version.Wall).Format(timeLayout)
+		return exitWith(exitMissing, fmt.Errorf("no process holds %q", name))
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), `%q is held by %q (value %q, last renewed at %s).
 Its tenure ends with "%v", as soon as it notices.
 Another process may acquire the lease at once. Only work that carries its fencing token is refused meanwhile.
-`, name, holder.Name, holder.Value, renewed, lease.ErrDeleted)
+`, name, holder.Name, holder.Value, time.UnixMilli(holder.Version.Wall).Format(timeLayout), lease.ErrDeleted)
 	if !r.yes {
 		fmt.Fprintf(cmd.ErrOrStderr(), "Take the lease from %q? [y/N] ", holder.Name)
 		answer, err := readLine(cmd) // an end without an answer is no

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -21,7 +20,7 @@ type candidateFlags struct {
 	holdFlags
 	election election.Options
 	health   string
-	watchdog watchdog.Setting
+	watchdog string
 }
 
 func (c *candidateFlags) register(flags *pflag.FlagSet) {
@@ -32,7 +31,7 @@ func (c *candidateFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&c.health, "health", "", "line for "+supervise.Shell+" that ends with 0 while this node can lead")
 	flags.DurationVar(&e.HealthEvery, "health-every", 0, "pause between two calls of --health; default: a third of --ttl")
 	flags.DurationVar(&e.HealthTimeout, "health-timeout", 0, "how long --health may take; default: a third of --ttl")
-	flags.Var(&c.watchdog, "watchdog", "device that resets a leader that hangs: off, /dev/watchdog, or auto:/dev/watchdog")
+	flags.StringVar(&c.watchdog, "watchdog", "", "device that resets a leader that hangs, such as /dev/watchdog")
 }
 
 // runFlags are the flags of run.
@@ -54,7 +53,7 @@ the child and stands by. When the child ends by itself, run ends with its exit c
 		Args: programArguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if err := r.check(); err != nil {
-				return usage(err)
+				return Usage(err)
 			}
 			return r.hold(cmd, arguments, 0, r.run)
 		},
@@ -71,9 +70,9 @@ func (c *candidateFlags) check() error {
 	switch {
 	case e.Rank < 0 || min(e.FailBackAfter, e.HealthEvery, e.HealthTimeout) < 0:
 		return errors.New("--rank, --fail-back, --health-every and --health-timeout cannot be negative")
-	case c.watchdog.Device != "" && c.ttl < watchdog.LeastTTL:
+	case c.watchdog != "" && c.ttl < watchdog.LeastTTL:
 		return fmt.Errorf("--watchdog needs a --ttl of %v at least: devices count in seconds", watchdog.LeastTTL)
-	case c.watchdog.Device != "" && c.after != "" && c.grace >= watchdog.Timeout(c.ttl):
+	case c.watchdog != "" && c.after != "" && c.grace >= watchdog.Timeout(c.ttl):
 		return fmt.Errorf("--watchdog would reset this machine while --after runs: make --grace shorter than %v, a quarter of --ttl",
 			watchdog.Timeout(c.ttl))
 	case c.health == "" && (e.HealthEvery != 0 || e.HealthTimeout != 0):
@@ -94,14 +93,12 @@ func (c *candidateFlags) options(o lease.Options) election.Options {
 	return options
 }
 
-// openWatchdog opens the watchdog of a term. A term does not start without a device that is required.
-func (c *candidateFlags) openWatchdog(logger *slog.Logger) (*watchdog.Dog, error) {
-	dog, required, err := c.watchdog.Open(c.ttl)
-	if err != nil && !required {
-		logger.Warn("leading without a watchdog", "error", err)
+// openWatchdog opens the watchdog of a term, which does not start without; nil: none is wanted.
+func (c *candidateFlags) openWatchdog() (*watchdog.Dog, error) {
+	if c.watchdog == "" {
 		return nil, nil
 	}
-	return dog, err
+	return watchdog.Open(c.watchdog, c.ttl)
 }
 
 // errChildEnded is the cause of the end of an election whose child ended by itself.
@@ -127,24 +124,21 @@ func (r *runFlags) run(ctx, _ context.Context, p *holderProcess, o lease.Options
 		if err != nil {
 			return err
 		}
-		dog, err := r.openWatchdog(p.logger)
+		dog, err := r.openWatchdog()
 		if err != nil {
 			return err
 		}
 		status, err := p.runChild(term, t.Tenure(), token, dog)
+		result := errors.As(err, new(*exitError))
 		switch {
-		case errors.As(err, new(*exitError)):
-			last = &err
-			end(errChildEnded)
-		case err != nil:
+		case err != nil && !result:
 			return err
-		case !status.Stopped:
-			err = exitOf(status)
+		case result, !status.Stopped, ctx.Err() != nil && !status.NeverStarted():
+			if err == nil {
+				err = exitOf(status)
+			}
 			last = &err
 			end(errChildEnded)
-		case ctx.Err() != nil && !status.NeverStarted():
-			err = exitOf(status)
-			last = &err
 		default:
 			if term.Err() == nil { // the guard has ended the child; the client may not know why yet
 				_ = p.lossOf(t.Tenure())

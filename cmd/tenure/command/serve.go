@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -37,7 +38,7 @@ type serveFlags struct {
 
 // serveCommand returns the command serve, with replication unless that is nil.
 func serveCommand(replication Replication) *cobra.Command {
-	s := serveFlags{store: storeFlags{replication: replication}}
+	s := serveFlags{store: storeFlags{replication: replication, folder: serveFolder}}
 	serve := &cobra.Command{
 		Use:   "serve",
 		Short: "Run an MQTT broker with a state store inside, until interrupted",
@@ -50,7 +51,7 @@ authentication (--auth or --client-ca), or --insecure. SIGHUP reads the files ag
 		Args: Arguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.store.run(cmd, "serve", s.prepare) },
 	}
-	s.store.register(serve, "as --max-memory allows, or no limit", serveFolder)
+	s.store.register(serve, "as --max-memory allows, or no limit")
 	s.register(serve.Flags())
 	if replication != nil {
 		serve.Flags().StringVar(&s.advertise, "advertise", "",
@@ -81,7 +82,7 @@ func (s *serveFlags) prepare(cmd *cobra.Command, process *process) (run storeRun
 	if _, err := net.ResolveTCPAddr("tcp", s.Addr); err != nil {
 		return run, fmt.Errorf("--addr: %w; write it like :1883 or 127.0.0.1:1883", err)
 	}
-	s.Store, s.Logger = s.store.options(), process.logger
+	s.Store, s.Logger = s.store.Options, process.logger
 	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		// At the memory in use, the collector would take much of the processors: so the limit is a quarter higher.
 		debug.SetMemoryLimit(s.MaxMemory + min(s.MaxMemory/4, math.MaxInt64-s.MaxMemory))
@@ -89,7 +90,6 @@ func (s *serveFlags) prepare(cmd *cobra.Command, process *process) (run storeRun
 	if run.reloads, err = s.readFiles(); err != nil {
 		return run, err
 	}
-	run.folder = serveFolder
 	run.replicate = func() error { return s.replicate(cmd, process, run) }
 	run.open = func(
 		ctx context.Context, where string, journal statestore.Journal, socket net.Listener,
@@ -118,7 +118,7 @@ func (s *serveFlags) replicate(cmd *cobra.Command, process *process, run storeRu
 	}
 	socket, err := standby.Listen(s.Addr)
 	if err != nil {
-		return err
+		return explainServe(err)
 	}
 	defer socket.Close()
 	settings := ReplicaSettings{PacketSize: s.MaxPacketSize}
@@ -156,7 +156,15 @@ func (s *serveFlags) url(address net.Addr) string {
 // explainServe adds to why a server cannot run what to do about it.
 func explainServe(err error) error {
 	if errors.Is(err, server.ErrInsecure) {
-		err = usagef("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err)
+		return usagef("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err)
+	}
+	return explainListen("--addr", err)
+}
+
+// explainListen adds to why the address of a flag cannot be had what to do about it.
+func explainListen(flag string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("%w by another process: stop that, or give another %s", err, flag)
 	}
 	return err
 }
@@ -170,10 +178,7 @@ func (s *serveFlags) readFiles() (reloads []reload, err error) {
 		}
 		s.Authenticator, s.Authorizer = file, file
 		s.warnOfReaders()
-		reloads = append(reloads, reload{"--auth", func() error {
-			s.warnOfReaders()
-			return file.Reload()
-		}})
+		reloads = append(reloads, reload{"--auth", file.Reload})
 	}
 	if !s.certificate.given() && s.clientCA == "" {
 		return reloads, nil

@@ -22,8 +22,7 @@ func setCommand() *cobra.Command {
 		Use:   "set KEY VALUE",
 		Short: "Set a key, and print its new version",
 		Long: `Set a key, and print its version. "-" is standard input; what begins with a dash goes
-after --. If a condition is not met, nothing changes and the exit code is 105. After a
-request with --fence, the store refuses writes without a token, or with an older one.`,
+after --. After a request with --fence, the store refuses writes without a newer token.`,
 		Example: "set jobs/7 \"$HOSTNAME\" --nx --px 30s\nset setpoint 21.5 --fence \"$TENURE_TOKEN\"",
 	}, &k.connection, func(cmd *cobra.Command, client *transport.Client, arguments []string) error {
 		value, err := readValue(cmd, arguments[1])
@@ -40,7 +39,7 @@ request with --fence, the store refuses writes without a token, or with an older
 		_, err = fmt.Fprintln(cmd.OutOrStdout(), output.Clean(version.String()))
 		return err
 	})
-	set.PreRunE = func(cmd *cobra.Command, _ []string) (err error) {
+	set.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case ifMissing && ifMissingOrEqual:
 			return usagef("give --nx or --nex, not both")
@@ -51,11 +50,10 @@ request with --fence, the store refuses writes without a token, or with an older
 		case ifMissingOrEqual:
 			options.Condition = transport.IfMissingOrEqual
 		}
-		options.FencingToken, err = k.token()
-		return err
+		return nil
 	}
 	flags := set.Flags()
-	k.registerFence(flags)
+	fenceFlag(flags, &options.FencingToken)
 	flags.BoolVar(&ifMissing, "nx", false, "set the key only if it does not exist")
 	flags.BoolVar(&ifMissingOrEqual, "nex", false, "set the key only if it does not exist or holds VALUE already")
 	flags.DurationVar(&options.TTL, "px", 0, "how long the key lives, like 30s; by default it does not expire")
@@ -63,18 +61,14 @@ request with --fence, the store refuses writes without a token, or with an older
 	return set
 }
 
-func (k *keyFlags) registerFence(flags *pflag.FlagSet) {
-	flags.StringVar(&k.fence, "fence", "", `fencing token, as "$TENURE_TOKEN" in the child of run, against a newer one`)
+// fenceFlag adds the flag for a fencing token.
+func fenceFlag(flags *pflag.FlagSet, at *hlc.Token) {
+	const usage = `fencing token, as "$TENURE_TOKEN" in the child of run, against a newer one`
+	flags.Func("fence", usage, func(text string) (err error) {
+		if *at, err = hlc.ParseToken(text); err != nil {
+			err = errors.New("want a token such as 1795363097601:1:StateStore")
+		}
+		return err
+	})
 	settings.NotEmpty(flags, "fence") // of an unset variable: the request must not go unprotected
-}
-
-// token returns the fencing token of --fence; zero: none.
-func (k *keyFlags) token() (token hlc.Token, err error) {
-	if !k.flags.Changed("fence") {
-		return token, nil
-	}
-	if token, err = hlc.ParseToken(k.fence); err != nil {
-		err = usagef("--fence %.64q is no token; one looks like 1795363097601:1:StateStore", k.fence)
-	}
-	return token, err
 }

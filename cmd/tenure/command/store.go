@@ -8,8 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
-	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -25,35 +23,31 @@ const (
 --memory: give --hold-off with the longest TTL in use then.`
 	// inMemory is what the first line says in place of a directory.
 	inMemory = "memory only"
-	// serveFolder is where serve keeps its data by default, in the user's directory for state.
-	serveFolder = "tenure"
+	// serveFolder is where serve keeps its data by default, in the home directory.
+	serveFolder = ".local/state/tenure"
 )
 
 // storeFlags are the flags that serve and attach share: the rules, the limits and the data of the store.
 type storeFlags struct {
 	statestore.Options
-	dialect string
-	dir     string // of the data
-	memory  bool
-	flags   *pflag.FlagSet
+	dir    string // of the data
+	memory bool
+	flags  *pflag.FlagSet
 
 	page        pageFlags
 	replication Replication // nil: there is none
+	folder      string      // of the data by default, in the home directory
 }
 
-// dialects are the names of the dialects, in the order of their values; the first one is the default.
-var dialects = []string{statestore.Auto.String(), statestore.Deployed.String(), statestore.Documented.String()}
-
-// register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means; folder is
-// where the data is by default, in the user's directory for state.
-func (s *storeFlags) register(cmd *cobra.Command, noLimit, folder string) {
+// register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means.
+func (s *storeFlags) register(cmd *cobra.Command, noLimit string) {
 	flags := cmd.Flags()
-	s.flags, s.dialect = flags, dialects[0]
+	s.flags = flags
 	if s.replication != nil {
 		s.replication.Register(cmd)
 	}
 	s.page.register(flags)
-	directoryFlag(flags, &s.dir, "directory for the data, made if it is missing", folder)
+	DirectoryFlag(flags, &s.dir, "directory for the data, made if it is missing")
 	flags.BoolVar(&s.memory, "memory", false, "keep the data in memory: a restart forgets every key, lease and fence")
 	flags.BoolVar(&s.Strict, "strict", false, "keep fences after deletion and expiry, refuse tokens above all versions, "+
 		"and take only locks under a --lock-prefix")
@@ -64,7 +58,6 @@ func (s *storeFlags) register(cmd *cobra.Command, noLimit, folder string) {
 	flags.IntVar(&s.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means only the limit of packets applies")
 	flags.IntVar(&s.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
 	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow, "requests remembered of each client")
-	settings.Choice(flags, &s.dialect, "dialect", dialects, "how to write replies where deployed stores differ")
 }
 
 // check refuses values that no flag type refuses.
@@ -76,17 +69,8 @@ func (s *storeFlags) check() error {
 		return usagef("--lock-prefix needs --strict")
 	case s.memory && s.flags.Changed("data"):
 		return usagef("--memory keeps nothing, and --data says where to keep it; give one of them")
-	case s.flags.Changed("data") && s.dir == "":
-		return usagef("--data is empty; give a directory, or --memory to keep nothing")
 	}
 	return nil
-}
-
-// options returns what the flags say.
-func (s *storeFlags) options() statestore.Options {
-	options := s.Options
-	options.Dialect = statestore.Dialect(slices.Index(dialects, s.dialect))
-	return options
 }
 
 // warnOfMemory logs what a store does not promise, if it is in memory.
@@ -103,7 +87,6 @@ type openStore func(_ context.Context, where string, _ statestore.Journal, socke
 
 // A storeRun is what serve or attach runs.
 type storeRun struct {
-	folder    string // of the data by default
 	reloads   []reload
 	open      openStore
 	replicate func() error // runs it with replication
@@ -120,7 +103,7 @@ func (s *storeFlags) run(
 	}
 	run, err := prepare(cmd, process)
 	if err != nil {
-		return usage(err)
+		return Usage(err)
 	}
 	stopPage, err := s.page.start(cmd, process, mode)
 	if err != nil {
@@ -129,7 +112,7 @@ func (s *storeFlags) run(
 	defer stopPage()
 	if s.replication != nil {
 		if chosen, err := s.replication.Chosen(); err != nil {
-			return usage(err)
+			return Usage(err)
 		} else if chosen {
 			return run.replicate()
 		}
@@ -141,7 +124,7 @@ func (s *storeFlags) run(
 func (s *storeFlags) serve(cmd *cobra.Command, process *process, run storeRun) (err error) {
 	where, data := inMemory, statestore.Journal(nil)
 	if !s.memory {
-		if where, err = dataDirectory(s.dir, run.folder); err != nil {
+		if where, err = directory(s.dir, s.folder); err != nil {
 			return err
 		}
 		if _, err := os.Stat(filepath.Join(where, "member")); err == nil {
@@ -172,53 +155,32 @@ func stopped(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// dataDirectory returns where the data is: what --data says, or the default, which is folder in a
-// directory that programs share.
-func dataDirectory(dir, folder string) (string, error) {
+// Directory returns where a store keeps its data: what --data says, or the default.
+func Directory(dir string) (string, error) { return directory(dir, serveFolder) }
+
+func directory(dir, folder string) (string, error) {
 	if dir != "" {
 		return filepath.Abs(dir)
 	}
 	if dirs := filepath.SplitList(os.Getenv("STATE_DIRECTORY")); len(dirs) > 0 && filepath.IsAbs(dirs[0]) {
 		return dirs[0], nil // of several, systemd names the first one first
 	}
-	state, err := userStateDirectory()
+	home, err := os.UserHomeDir()
 	if err != nil {
 		return "", usagef("no directory for the data: %w; give --data, or --memory to keep nothing", err)
 	}
-	return filepath.Join(state, folder), nil
+	return filepath.Join(home, folder), nil
 }
 
-// userStateDirectory returns where programs keep what must outlive them and is neither
-// configuration nor cache: package os knows only these two.
-func userStateDirectory() (string, error) {
-	if runtime.GOOS == "windows" {
-		return os.UserCacheDir() // %LocalAppData%
-	}
-	// The XDG Base Directory Specification: a relative path is to be ignored.
-	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
-		return dir, nil
-	}
-	home, err := os.UserHomeDir()
-	return filepath.Join(home, ".local", "state"), err
-}
-
-// directoryFlag adds the flag --data, with usage and what dataDirectory takes by default.
-func directoryFlag(flags *pflag.FlagSet, dir *string, usage, folder string) {
-	flags.StringVar(dir, "data", "", usage+"; default: $STATE_DIRECTORY, else "+folder+" in the user's state")
+// DirectoryFlag adds the flag --data, for Directory. usage says what is in the directory.
+func DirectoryFlag(flags *pflag.FlagSet, dir *string, usage string) {
+	flags.StringVar(dir, "data", "", usage+"; default: $STATE_DIRECTORY, or in ~/"+serveFolder)
 }
 
 // BytesFlag adds a flag for a number of bytes, like 512MiB. What is at the pointer is the default.
 func BytesFlag(flags *pflag.FlagSet, at *int64, name, usage string) {
 	settings.Bytes(flags, at, name, usage)
 }
-
-// DirectoryFlag adds the flag --data, for Directory. usage says what is in the directory.
-func DirectoryFlag(flags *pflag.FlagSet, dir *string, usage string) {
-	directoryFlag(flags, dir, usage, serveFolder)
-}
-
-// Directory returns where a store keeps its data: dir, or the default if that is empty.
-func Directory(dir string) (string, error) { return dataDirectory(dir, serveFolder) }
 
 // Replication makes several processes share the data of a store. A program that has it gives it
 // to its [Program].
@@ -269,7 +231,7 @@ func (s *storeFlags) replicaDirectory() (string, error) {
 	case s.memory:
 		return "", usagef("--memory is for a store of one process; leave it out")
 	case s.replication.KeepsData():
-		return dataDirectory(s.dir, serveFolder)
+		return Directory(s.dir)
 	case s.flags.Changed("data"):
 		return "", usagef("--data is for data on this machine, and this store has it in etcd; leave it out")
 	}

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -25,10 +24,8 @@ func switchoverCommand() *cobra.Command {
 	cmd := clientCommand(&cobra.Command{
 		Use:   "switchover NAME",
 		Short: "Make the leader of an election hand over, to a candidate by name or to any other",
-		Long: `Ask the leader of an election to drain and hand over, to the candidate of --to or to any
-other one that is ready, and print for how long none led. The exit code is 101 if none
-is ready within --wait, 100 if another one than --to took over, 104 if the leader
-refuses, and 105 if none leads. The client needs the right to write the key NAME/bid.`,
+		Long: `Ask the leader of an election to drain and hand over to a candidate that is ready, and print
+for how long none led. The client needs the right to write the key NAME/bid.`,
 		Example: "switchover press-7/active --to gateway-b",
 	}, &s.connection, s.run)
 	flags := cmd.Flags()
@@ -41,17 +38,13 @@ refuses, and 105 if none leads. The client needs the right to write the key NAME
 func (s *switchoverFlags) run(cmd *cobra.Command, client *transport.Client, arguments []string) error {
 	waiting, cancel := within(cmd.Context(), "wait", s.wait)
 	defer cancel()
+	if s.to != "" {
+		defer time.AfterFunc(2*time.Second, func() {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%q does not lead yet: does a candidate with that --holder stand by? waiting until --wait %v\n", s.to, s.wait)
+		}).Stop()
+	}
 	switched, err := election.Switchover(waiting, client, arguments[0], s.to)
-	switch {
-	case errors.Is(err, election.ErrNoLeader) && waiting.Err() == nil:
-		return exitWith(exitMissing, err)
-	case errors.Is(err, election.ErrSwitchoverRefused):
-		return exitWith(exitRefused, err)
-	case errors.Is(err, election.ErrOtherLeads):
-		return exitWith(exitHeld, err)
-	case errors.As(err, new(*timeoutError)):
-		return exitWith(exitTimeout, err)
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	text := output.Clean(switched.To.Name) + " leads already"

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -39,13 +40,13 @@ const (
 // Clients are the clients of a store: those that it has, and the last ones that are gone. The store bounds
 // how many it has. It is safe for concurrent use.
 type Clients struct {
-	mu        sync.Mutex
-	byID      map[string]*Client
-	gone      list.List // of *Client; the one that ended first is in front
-	takeOvers uint64
-	stale     uint64 // writes, of those too that are not remembered
-
 	restoredUntil int64 // see NewClients
+	takeOvers     atomic.Uint64
+	stale         atomic.Uint64 // writes, of those too that are not remembered
+
+	mu   sync.Mutex
+	byID map[string]*Client
+	gone list.List // of *Client; the one that ended first is in front
 }
 
 // Client is what a store has seen of a client. It is safe for concurrent use.
@@ -70,12 +71,6 @@ type Client struct {
 // milliseconds.
 func NewClients(restoredUntil int64) *Clients {
 	return &Clients{byID: make(map[string]*Client), restoredUntil: restoredUntil}
-}
-
-func (c *Clients) count(n *uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	*n++
 }
 
 // Come notes that a store has a client now. connected says whether it knows the client's connection; remote
@@ -128,7 +123,7 @@ func (c *Client) Answered(command *statestore.Command, reply *statestore.Reply, 
 	}
 	isStale := reply.Err == protocol.FencingTokenLower
 	if isStale {
-		c.clients.count(&c.clients.stale)
+		c.clients.stale.Add(1)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,7 +164,7 @@ func (c *Client) Dropped() {
 // present series, and whether it is time to warn that the client id flaps: at the third one of a series, and
 // then at growing intervals of a minute up to an hour.
 func (c *Client) TakenOver() (count int, warn bool) {
-	c.clients.count(&c.clients.takeOvers)
+	c.clients.takeOvers.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -211,8 +206,8 @@ func (c *Clients) show(state *activity.State, limit int) {
 	for _, client := range c.byID {
 		all = append(all, client)
 	}
-	state.Totals.TakeOvers, state.Totals.StaleWrites = c.takeOvers, c.stale
 	c.mu.Unlock()
+	state.Totals.TakeOvers, state.Totals.StaleWrites = c.takeOvers.Load(), c.stale.Load()
 	users := make(map[string][]activity.Client)
 	for _, client := range all {
 		row, stale := client.show(state.At)

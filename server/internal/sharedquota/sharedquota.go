@@ -53,13 +53,13 @@ type Users struct {
 // NewUsers returns a quota of limit bytes.
 func NewUsers(limit int64) *Users { return &Users{Quota: New(limit), bytes: make(map[string]int64)} }
 
-// Change takes bytes for a user as Take does, of which nothing is assured, or gives them back if more is negative.
-func (u *Users) Change(user string, more int64) bool {
+// Change takes bytes for a user as Take does, or gives them back if more is negative.
+func (u *Users) Change(user string, more, assured int64) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if more < 0 {
 		u.Release(-more)
-	} else if !u.Take(u.bytes[user], more, 0) {
+	} else if !u.Take(u.bytes[user], more, assured) {
 		return false
 	}
 	if u.bytes[user] += more; u.bytes[user] == 0 {

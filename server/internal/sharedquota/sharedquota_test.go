@@ -92,7 +92,7 @@ func TestAUserHasItsShareWithAllOfItsConnections(t *testing.T) {
 		more int64
 		want bool
 	}{{"a", 30, true}, {"a", 20, true}, {"a", 1, false}, {"b", 25, true}, {"b", 1, false}, {"a", -50, true}, {"b", 12, true}, {"b", -37, true}} {
-		if got := u.Change(step.user, step.more); got != step.want {
+		if got := u.Change(step.user, step.more, 0); got != step.want {
 			t.Errorf("step %d: %t, want %t", i, got, step.want)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server/attach"
 )
 
@@ -56,9 +57,6 @@ func ServeAttached(t testing.TB, store *attach.Store) *Attachment {
 	return a
 }
 
-// Ended returns a channel that is closed when Serve has returned.
-func (a *Attachment) Ended() <-chan struct{} { return a.ended }
-
 // MustBeReady waits until the store answers.
 func (a *Attachment) MustBeReady() {
 	a.t.Helper()
@@ -73,7 +71,6 @@ func (a *Attachment) MustBeReady() {
 
 // Result waits until Serve has returned, and returns its error.
 func (a *Attachment) Result() error {
-	a.t.Helper()
-	receive(a.t, a.ended, "Serve does not return")
+	await.Receive(a.ended)
 	return a.err
 }

@@ -32,19 +32,3 @@ func MustHold(t *testing.T, client *transport.Client, key, want string) {
 		t.Errorf("%s holds %q, want %q (%v)", key, entry.Value, want, err)
 	}
 }
-
-// DialWithWill returns a client behind a proxy that has set a key, and has a Will that deletes it.
-func DialWithWill(t *testing.T, through *Proxy) (*transport.Client, *transport.Will) {
-	t.Helper()
-	client := Dial(t, through.Address(), transport.Options{ClientID: "node-a"})
-	ctx, cancel := context.WithTimeout(t.Context(), Patience)
-	defer cancel()
-	if _, err := client.Set(ctx, "k", []byte("mine"), transport.SetOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	will, err := client.SetWill(ctx, "k", []byte("mine"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client, will
-}

@@ -18,7 +18,10 @@ import (
 type Store struct {
 	Address  string
 	Denied   atomic.Bool
-	Attached bool // to a broker, which hides whether a request is delivered again
+	Attached *Attachment // to a broker, which hides who asks, and whether a request is delivered again; nil: our server
+
+	away    string // the client whose watch has not ended yet
+	changes bool   // others have changed keys since
 }
 
 // Authorize implements access.Authorizer.
@@ -32,21 +35,36 @@ func (s *Store) Pass(d time.Duration) { time.Sleep(d) }
 
 // Connect implements statestoretest.Store.
 func (s *Store) Connect(t testing.TB, clientID string) statestoretest.Client {
-	return &MQTTClient{Store: s, Peer: Connect(t, s.Address, clientID, nil)}
+	if s.Attached != nil && clientID == s.away && s.changes {
+		// Its watch ends with the first notification that no client reads. Before that has
+		// come back it could be read again.
+		Eventually(t, "the watch of "+clientID+" ends", func() bool { return s.Attached.Stats().DroppedWatches == 1 })
+		s.away = ""
+	}
+	c := &mqttClient{store: s, PahoClient: Connect(t, s.Address, clientID, nil)}
+	if s.Attached != nil {
+		c.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", ReservedPrefix, clientID))
+	}
+	return c
 }
 
-// MQTTClient implements statestoretest.Client with a PahoClient.
-type MQTTClient struct {
-	Store *Store
-	Peer  *PahoClient
+// mqttClient implements statestoretest.Client with a PahoClient.
+type mqttClient struct {
+	store *Store
+	*PahoClient
 }
 
 // Do implements statestoretest.Client.
-func (c *MQTTClient) Do(request statestoretest.Request) (statestoretest.Reply, error) {
-	if request.Again && !c.Store.Attached {
+func (c *mqttClient) Do(request statestoretest.Request) (statestoretest.Reply, error) {
+	switch attached := c.store.Attached != nil; {
+	case attached && request.Denied:
+		// The store does not know which client asks: to authorize it is the broker's task.
+		return statestoretest.Reply{}, statestoretest.ErrUnsupported
+	case !attached && request.Again:
 		return statestoretest.Reply{}, statestoretest.ErrUnsupported // the client has new packet ids only
 	}
-	message := c.Peer.Request()
+	c.store.changes = true
+	message := c.Request()
 	message.Payload = request.Payload
 	message.Properties.User = nil
 	for name, value := range map[string]*string{"__ts": request.Timestamp, "__ft": request.FencingToken} {
@@ -63,34 +81,34 @@ func (c *MQTTClient) Do(request statestoretest.Request) (statestoretest.Reply, e
 	if request.Correlation != "" {
 		message.Properties.CorrelationData = []byte(request.Correlation)
 	}
-	c.Store.Denied.Store(request.Denied)
-	if _, err := c.Peer.Publish(message); err != nil {
-		return statestoretest.Reply{}, fmt.Errorf("%s: %w", c.Peer.ID, err)
+	c.store.Denied.Store(request.Denied)
+	if _, err := c.Publish(message); err != nil {
+		return statestoretest.Reply{}, fmt.Errorf("%s: %w", c.ID, err)
 	}
-	reply := c.Peer.Next()
+	reply := c.Next()
 	if string(reply.Properties.CorrelationData) != string(message.Properties.CorrelationData) {
-		c.Peer.T.Errorf("correlation data %q, want %q", reply.Properties.CorrelationData, message.Properties.CorrelationData)
+		c.T.Errorf("correlation data %q, want %q", reply.Properties.CorrelationData, message.Properties.CorrelationData)
 	}
 	return statestoretest.Reply{Payload: reply.Payload, Version: reply.Properties.User.Get("__ts")}, nil
 }
 
 // Notifications waits for the wanted notifications and returns those that have come. An unwanted one
 // comes before the reply to a request that it sends after them, or the next call finds it.
-func (c *MQTTClient) Notifications(wanted int) []statestoretest.Notification {
-	c.Peer.T.Helper()
+func (c *mqttClient) Notifications(wanted int) []statestoretest.Notification {
+	c.T.Helper()
 	var received []*paho.Publish
 	for range wanted {
-		received = append(received, c.Peer.NextNotification())
+		received = append(received, c.NextNotification())
 	}
-	c.Store.Denied.Store(false)
-	c.Peer.Do("GET", "is anything before me?")
-	for len(c.Peer.Notified) > 0 {
-		received = append(received, await.Receive(c.Peer.Notified))
+	c.store.Denied.Store(false)
+	c.PahoClient.Do("GET", "is anything before me?")
+	for len(c.Notified) > 0 {
+		received = append(received, await.Receive(c.Notified))
 	}
 	var notifications []statestoretest.Notification
 	for _, message := range received {
 		notifications = append(notifications, statestoretest.Notification{
-			Key:     NotifiedKey(c.Peer.T, c.Peer.ID, message.Topic),
+			Key:     NotifiedKey(c.T, c.ID, message.Topic),
 			Payload: message.Payload,
 			Version: message.Properties.User.Get("__ts"),
 		})
@@ -110,10 +128,11 @@ func NotifiedKey(t testing.TB, id, topic string) string {
 }
 
 // Drop closes the connection and waits until the store has noticed.
-func (c *MQTTClient) Drop() {
-	_ = c.Peer.Conn.Close()
-	c.Peer.MustBeGone()
+func (c *mqttClient) Drop() {
+	_ = c.Conn.Close()
+	c.MustBeGone()
 	// Until the next connection of the client is established, the old one may be notified.
-	again := Connect(c.Peer.T, c.Store.Address, c.Peer.ID, func(connect *paho.Connect) { connect.CleanStart = false })
+	again := Connect(c.T, c.store.Address, c.ID, func(connect *paho.Connect) { connect.CleanStart = false })
 	_ = again.Paho.Disconnect(&paho.Disconnect{})
+	c.store.away, c.store.changes = c.ID, false
 }

@@ -2,10 +2,8 @@ package testsupport
 
 import (
 	"cmp"
-	"fmt"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 
@@ -90,12 +88,6 @@ func RequestWill(id string, words ...string) WillConnect {
 	}
 }
 
-// Stamped adds the present time as the __ts of the Will.
-func (w WillConnect) Stamped() WillConnect {
-	w.Ts = fmt.Sprintf("%d:0:p", time.Now().UnixMilli())
-	return w
-}
-
 // Request encodes a request of the client that sends this CONNECT.
 func (w WillConnect) Request(words ...string) []byte {
 	properties := rawmqtt.Body{packets.PropResponseTopic}.Text(w.Response).Byte(packets.PropCorrelationData).Text("boom").User("__ts", InAMinute())
@@ -104,25 +96,25 @@ func (w WillConnect) Request(words ...string) []byte {
 
 // Packet encodes the CONNECT of a client.
 func (w WillConnect) Packet(id string) string {
-	var properties rawmqtt.Body
-	if w.Response != "" {
-		properties = properties.Byte(packets.PropResponseTopic).Text(w.Response)
+	properties := rawmqtt.Body(nil).User("__protVer", "1.0")
+	for property, text := range map[byte]string{
+		packets.PropResponseTopic: w.Response, packets.PropCorrelationData: w.Correlation,
+	} {
+		if text != "" {
+			properties = properties.Byte(property).Text(text)
+		}
 	}
-	if w.Correlation != "" {
-		properties = properties.Byte(packets.PropCorrelationData).Text(w.Correlation)
+	for property, seconds := range map[byte]uint32{
+		packets.PropWillDelayInterval: w.Delay, packets.PropMessageExpiry: w.Expiry,
+	} {
+		if seconds != 0 {
+			properties = properties.Byte(property).Uint32(seconds)
+		}
 	}
-	if w.Delay != 0 {
-		properties = properties.Byte(packets.PropWillDelayInterval).Uint32(w.Delay)
-	}
-	if w.Expiry != 0 {
-		properties = properties.Byte(packets.PropMessageExpiry).Uint32(w.Expiry)
-	}
-	properties = properties.User("__protVer", "1.0")
-	if w.Ts != "" {
-		properties = properties.User("__ts", w.Ts)
-	}
-	if w.Ft != "" {
-		properties = properties.User("__ft", w.Ft)
+	for name, value := range map[string]string{"__ts": w.Ts, "__ft": w.Ft} {
+		if value != "" {
+			properties = properties.User(name, value)
+		}
 	}
 	return string(ConnectPacket{
 		ID: id, User: w.User, Old: w.Old, Resume: w.Session > 0, Expiry: w.Session, KeepAlive: w.KeepAlive,

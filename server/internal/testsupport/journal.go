@@ -3,6 +3,7 @@ package testsupport
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tenurelock/tenure/statestore"
@@ -13,22 +14,16 @@ import (
 type Journal struct {
 	transporttest.Journal
 
-	mu       sync.Mutex
-	held     chan struct{} // closed when commits may go on; nil: they may
-	under    int           // commits under way
-	attempts int           // commits that have begun
+	held            atomic.Pointer[chan struct{}] // closed when commits may go on; nil: they may
+	begun, underway atomic.Int64                  // commits
 }
 
 // Hold makes each commit that begins from now on wait until release is called.
 func (j *Journal) Hold() (release func()) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	held := make(chan struct{})
-	j.held = held
+	j.held.Store(&held)
 	return sync.OnceFunc(func() {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		j.held = nil
+		j.held.Store(nil)
 		close(held)
 	})
 }
@@ -36,19 +31,11 @@ func (j *Journal) Hold() (release func()) {
 // MustBeCommitting waits until a commit is under way.
 func (j *Journal) MustBeCommitting(t testing.TB) {
 	t.Helper()
-	Eventually(t, "a commit begins", func() bool {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		return j.under > 0
-	})
+	Eventually(t, "a commit begins", func() bool { return j.underway.Load() > 0 })
 }
 
 // Attempts returns how many commits have begun.
-func (j *Journal) Attempts() int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.attempts
-}
+func (j *Journal) Attempts() int { return int(j.begun.Load()) }
 
 // Open returns the journal for a store.
 func (j *Journal) Open() statestore.Journal { return &opened{Journal: j.Journal.Open(), journal: j} }
@@ -60,28 +47,16 @@ type opened struct {
 
 // Commit implements statestore.Journal.
 func (o *opened) Commit(ctx context.Context, batch []statestore.Group) error {
-	held := o.journal.begin()
-	defer o.journal.end()
+	held := o.journal.held.Load()
+	o.journal.begun.Add(1)
+	o.journal.underway.Add(1)
+	defer o.journal.underway.Add(-1)
 	if held != nil {
 		select {
-		case <-held:
+		case <-*held:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 	return o.Journal.Commit(ctx, batch)
-}
-
-func (j *Journal) begin() (held chan struct{}) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.under++
-	j.attempts++
-	return j.held
-}
-
-func (j *Journal) end() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.under--
 }

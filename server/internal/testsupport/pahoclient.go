@@ -175,15 +175,10 @@ func (p *PahoClient) SendMessage(message *paho.Publish) {
 }
 
 // Next returns the next message that is not a notification.
-func (p *PahoClient) Next() *paho.Publish { p.T.Helper(); return p.take(p.Received) }
+func (p *PahoClient) Next() *paho.Publish { return await.Receive(p.Received) }
 
 // NextNotification returns the next notification that arrives.
-func (p *PahoClient) NextNotification() *paho.Publish { p.T.Helper(); return p.take(p.Notified) }
-
-func (p *PahoClient) take(from <-chan *paho.Publish) *paho.Publish {
-	p.T.Helper()
-	return receive(p.T, from, p.ID+": nothing arrives")
-}
+func (p *PahoClient) NextNotification() *paho.Publish { return await.Receive(p.Notified) }
 
 // Do sends a request and returns the payload of its reply, which must be the next
 // message.
@@ -239,15 +234,12 @@ func (p *PahoClient) MustBeSilent() {
 }
 
 // MustBeGone waits for the end of the connection, with or without a reason.
-func (p *PahoClient) MustBeGone() {
-	p.T.Helper()
-	receive(p.T, p.Paho.Done(), p.ID+": still connected")
-}
+func (p *PahoClient) MustBeGone() { await.Receive(p.Paho.Done()) }
 
 // MustBeDisconnected waits for a DISCONNECT with this reason code and returns its reason string.
 func (p *PahoClient) MustBeDisconnected(code byte) (reason string) {
 	p.T.Helper()
-	got := receive(p.T, p.disconnected, p.ID+": still connected")
+	got := await.Receive(p.disconnected)
 	if got.ReasonCode != code {
 		p.T.Errorf("%s: disconnected with %#x, want %#x", p.ID, got.ReasonCode, code)
 	}
@@ -330,18 +322,6 @@ func (p *PahoClient) MustBeNotified(event ...string) {
 	if got, want := string(p.NextNotification().Payload), string(Command(append([]string{"NOTIFY"}, event...)...)); got != want {
 		p.T.Errorf("%s: notified of %q, want %q", p.ID, got, want)
 	}
-}
-
-// ConnectStuck returns a client "p" that watches key "k" and then reads nothing more.
-func ConnectStuck(t *testing.T, address string) *PahoClient {
-	t.Helper()
-	few := uint16(1) // messages that paho keeps for a handler that is busy
-	stuck := Connect(t, address, "p", func(c *paho.Connect) { c.Properties.ReceiveMaximum = &few })
-	stuck.Do("KEYNOTIFY", "k")
-	block := make(chan struct{})
-	t.Cleanup(func() { close(block) })
-	stuck.Paho.AddOnPublishReceived(func(paho.PublishReceived) (bool, error) { await.Receive(block); return true, nil })
-	return stuck
 }
 
 // WithWill makes a client connect with an ordinary Will.

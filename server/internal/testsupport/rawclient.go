@@ -3,7 +3,6 @@ package testsupport
 import (
 	"bufio"
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -39,12 +38,11 @@ type RawClient struct {
 func ConnectRaw(t testing.TB, conn net.Conn, id string, keepAlive byte, properties string) *RawClient {
 	t.Helper()
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(Patience))
-	c := ConnectPacket{ID: id, KeepAlive: uint16(keepAlive), Properties: rawmqtt.Body(properties)}.Start(t, conn)
-	if code := c.ReasonCode(); code != 0 {
-		t.Fatalf("CONNACK %#x", code)
+	c := NewRaw(t, conn, id)
+	connect := ConnectPacket{ID: id, KeepAlive: uint16(keepAlive), Properties: rawmqtt.Body(properties)}
+	if err := c.login(connect.Packet()); err != nil {
+		t.Fatal(err)
 	}
-	c.Subscribe(c.ReplyTo)
 	return c
 }
 
@@ -97,14 +95,11 @@ func (c *RawClient) login(connect []byte) error {
 // ExtendDeadline bounds the next calls. Under load each client waits for all the others.
 func (c *RawClient) ExtendDeadline() { _ = c.Conn.SetDeadline(time.Now().Add(3 * Patience)) }
 
-// ErrSentAway reports that the server ended the connection with a DISCONNECT.
-var ErrSentAway = errors.New("the server sent a DISCONNECT")
-
-// Receive returns the next packet, or ErrSentAway for a DISCONNECT.
+// Receive returns the next packet. A DISCONNECT is an error.
 func (c *RawClient) Receive() ([]byte, error) {
 	packet, err := c.TryRead()
 	if err == nil && packet[0]>>4 == packets.DISCONNECT {
-		return nil, fmt.Errorf("%w: %x", ErrSentAway, packet)
+		return nil, fmt.Errorf("the server sent DISCONNECT %x", packet)
 	}
 	return packet, err
 }
@@ -480,44 +475,29 @@ func (c *RawClient) Next() Message {
 	if packet[0]>>4 != packets.PUBLISH {
 		c.T.Fatalf("%s: got %x, want a message", c.ID, packet)
 	}
-	h := Message{QoS: packet[0] >> 1 & 3, Dup: packet[0]&8 != 0, Retain: packet[0]&1 != 0}
-	_, n := binary.Uvarint(packet[1:]) // MQTT's length
-	in := packet[1+n:]
-	cut := func(n int) (part []byte) { part, in = in[:n], in[n:]; return part }
-	number := func() int {
-		value, n := binary.Uvarint(in)
-		cut(n)
-		return int(value)
+	version := byte(mqtt.Version5)
+	if c.old {
+		version--
 	}
-	text := func() string { return string(cut(int(binary.BigEndian.Uint16(cut(2))))) }
-	h.Topic = text()
-	if h.QoS > 0 {
-		h.ID = binary.BigEndian.Uint16(cut(2))
+	var p mqtt.Publish
+	if refusal := p.Decode(packet, version, new(mqtt.Limits)); refusal != nil {
+		c.T.Fatalf("%s: %x: %v", c.ID, packet, refusal)
 	}
-	if !c.old {
-		length := number()
-		for end := len(in) - length; len(in) > end; {
-			before := in
-			switch cut(1)[0] {
-			case packets.PropPayloadFormat:
-				cut(1)
-			case packets.PropMessageExpiry:
-				h.Expiry = binary.BigEndian.Uint32(cut(4))
-				continue
-			case packets.PropSubscriptionIdentifier:
-				h.Identifiers = append(h.Identifiers, number())
-				continue
-			case packets.PropUser:
-				text()
-				text()
-			default:
-				text()
-			}
-			h.Properties += string(before[:len(before)-len(in)])
+	m := Message{
+		Topic: string(p.Topic), Payload: string(p.Payload), Dup: p.Duplicate, Retain: p.Retain, QoS: p.QoS, ID: p.PacketID,
+		Expiry: p.MessageExpiry,
+	}
+	for rest := mqtt.Reader(p.Raw()); len(rest) > 0; {
+		before := rest
+		switch property, _ := rest.Property(); property.Identifier {
+		case packets.PropMessageExpiry:
+		case packets.PropSubscriptionIdentifier:
+			m.Identifiers = append(m.Identifiers, int(property.Number))
+		default:
+			m.Properties += string(before[:len(before)-len(rest)])
 		}
 	}
-	h.Payload = string(in)
-	return h
+	return m
 }
 
 // Ack sends the PUBACK of a message.

@@ -7,13 +7,14 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 )
 
 // MustReturn waits until Serve has returned want.
 func MustReturn(t testing.TB, served <-chan error, want error) {
 	t.Helper()
-	if err := receive(t, served, "Serve does not return"); !errors.Is(err, want) {
+	if err := await.Receive(served); !errors.Is(err, want) {
 		t.Errorf("Serve: %v, want %v", err, want)
 	}
 }

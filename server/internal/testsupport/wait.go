@@ -4,37 +4,9 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
-
-// MustBeLost waits for the channel that a connection closes when it is lost.
-func MustBeLost(t *testing.T, lost <-chan struct{}) {
-	t.Helper()
-	receive(t, lost, "the loss of the connection is not noticed")
-}
-
-// receive returns what comes from a channel, and fails the test if nothing does within Patience.
-func receive[T any](t testing.TB, from <-chan T, failure string) (value T) {
-	t.Helper()
-	select {
-	case value = <-from:
-	case <-time.After(Patience):
-		t.Fatal(failure)
-	}
-	return value
-}
-
-// SettleGoroutines waits until the number of goroutines stays the same, so that a test can
-// count from there.
-func SettleGoroutines(t *testing.T) {
-	t.Helper()
-	for last, same := 0, 0; same < 20; time.Sleep(5 * time.Millisecond) {
-		if now := runtime.NumGoroutine(); now == last {
-			same++
-		} else {
-			last, same = now, 0
-		}
-	}
-}
 
 // Eventually polls until happened reports true, for Patience at most. what completes the
 // sentence "it never comes that …".
@@ -47,27 +19,10 @@ func Eventually(t testing.TB, what string, happened func() bool) {
 	}
 }
 
-// IsDone reports whether a channel is closed.
-func IsDone(done <-chan struct{}) bool {
-	select {
-	case <-done:
-		return true
-	default:
-		return false
-	}
-}
-
 // MustEndGoroutines waits until no more goroutines run than before.
 func MustEndGoroutines(t *testing.T, before int) {
 	t.Helper()
-	deadline := time.Now().Add(Patience)
-	for runtime.NumGoroutine() > before {
-		if time.Now().After(deadline) {
-			stacks := make([]byte, 1<<20)
-			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
-		}
-		time.Sleep(time.Millisecond)
-	}
+	await.Until(func() bool { return runtime.NumGoroutine() <= before }) // or it shows their stacks
 }
 
 // HeapInUse collects garbage and returns how many bytes of the heap are in use.

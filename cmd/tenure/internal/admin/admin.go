@@ -12,14 +12,11 @@
 package admin
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/localhttp"
@@ -35,7 +32,7 @@ type Options struct {
 	Node *Node
 	// About describes the process.
 	About About
-	// Logger receives what goes wrong; nil keeps silent.
+	// Logger receives what goes wrong. It must not be nil.
 	Logger *slog.Logger
 }
 
@@ -44,7 +41,6 @@ type About struct {
 	Mode    string // what the process runs: "serve" or "attach"
 	Version string // of the program
 	Commit  string // from which it was built; may be empty
-	Values  bool   // the page shows values; otherwise they are left out of every answer
 }
 
 const (
@@ -55,47 +51,38 @@ const (
 	// readTimeout bounds how long a request may take to arrive, writeTimeout how long a client may take to
 	// read an answer, and idleTimeout how long a connection may have no request.
 	readTimeout, writeTimeout, idleTimeout = 5 * time.Second, 10 * time.Second, time.Minute
-	// stopTimeout bounds how long requests may go on when the server stops.
-	stopTimeout = 2 * time.Second
 )
 
 // Server answers requests about a process. Listen makes one.
 type Server struct {
 	socket net.Listener
-	guard  *guard
 	http   *http.Server
 }
 
 // Listen takes the address, so that an error comes before anything else starts. The caller calls
 // Serve, which frees it.
 func Listen(options Options) (*Server, error) {
-	logger := cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
 	socket, err := net.Listen("tcp", options.Addr)
 	if err != nil {
 		return nil, err
 	}
-	guard := newGuard(options, logger)
-	return &Server{
-		guard:  guard,
-		socket: &localhttp.Listener{Listener: socket, Most: maxConnections},
-		http: &http.Server{
-			Handler:        guard,
-			ReadTimeout:    readTimeout,
-			WriteTimeout:   writeTimeout,
-			IdleTimeout:    idleTimeout,
-			MaxHeaderBytes: maxHeader,
-			ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
-		},
-	}, nil
+	return &Server{socket, &http.Server{
+		Handler:        newGuard(options),
+		ReadTimeout:    readTimeout,
+		WriteTimeout:   writeTimeout,
+		IdleTimeout:    idleTimeout,
+		MaxHeaderBytes: maxHeader,
+		ErrorLog:       slog.NewLogLogger(options.Logger.Handler(), slog.LevelDebug),
+	}}, nil
 }
 
 // newGuard returns the handler of all requests.
-func newGuard(options Options, logger *slog.Logger) *guard {
+func newGuard(options Options) *guard {
 	view := newView(options)
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /{$}", servePage)
 	routes.Handle("GET /api/state", limited(maxAnswers, view.serveState))
-	routes.Handle("GET /metrics", limited(maxScrapes, newMetrics(view, logger).serve))
+	routes.Handle("GET /metrics", limited(maxScrapes, newMetrics(view).serve))
 	routes.HandleFunc("GET /healthz", view.serveHealth)
 	routes.HandleFunc("GET /readyz", view.serveReady)
 	hosts := make([]string, 0, len(options.Hosts))
@@ -105,36 +92,11 @@ func newGuard(options Options, logger *slog.Logger) *guard {
 	return &guard{hosts: hosts, next: routes}
 }
 
-// Addr returns where the server listens.
-func (s *Server) Addr() net.Addr { return s.socket.Addr() }
-
 // URL returns the address of the page.
-func (s *Server) URL() string { return "http://" + s.Addr().String() + "/" }
+func (s *Server) URL() string { return "http://" + s.socket.Addr().String() + "/" }
 
 // Serve answers requests until ctx ends. Then it ends all connections, and returns nil when no
 // request is left. Any other error says why it could not go on. It is called once.
 func (s *Server) Serve(ctx context.Context) error {
-	var stopping sync.WaitGroup
-	stopping.Add(1)
-	stop := context.AfterFunc(ctx, func() {
-		defer stopping.Done()
-		s.stop()
-	})
-	err := s.http.Serve(s.socket)
-	if !stop() {
-		stopping.Wait()
-		return nil
-	}
-	s.stop()
-	return fmt.Errorf("the status page cannot be served any more: %w", err)
-}
-
-// stop gives requests a moment to end.
-func (s *Server) stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-	defer cancel()
-	if err := s.http.Shutdown(ctx); err != nil {
-		_ = s.http.Close()
-	}
-	s.guard.requests.Wait()
+	return localhttp.Serve(ctx, s.socket, maxConnections, s.http)
 }

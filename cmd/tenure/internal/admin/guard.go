@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/localhttp"
 )
@@ -34,15 +33,12 @@ var errForeignHost = errors.New("this server does not answer for that host name;
 
 // guard refuses what a status page must not answer, and sets the headers of every answer.
 type guard struct {
-	hosts    []string // names beside localhost and IP addresses, in lower case
-	next     http.Handler
-	requests sync.WaitGroup
+	hosts []string // names beside localhost and IP addresses, in lower case
+	next  http.Handler
 }
 
 // ServeHTTP implements http.Handler.
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	g.requests.Add(1) // the server still accepts, so Wait has not begun or another request runs
-	defer g.requests.Done()
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")

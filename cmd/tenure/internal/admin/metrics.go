@@ -30,11 +30,11 @@ type metrics struct {
 	logger  *log.Logger
 }
 
-func newMetrics(view *view, logger *slog.Logger) *metrics {
+func newMetrics(view *view) *metrics {
 	process := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
 	return &metrics{
 		view: view, process: []prometheus.Collector{collectors.NewGoCollector(), process},
-		logger: slog.NewLogLogger(logger.Handler(), slog.LevelError),
+		logger: slog.NewLogLogger(view.options.Logger.Handler(), slog.LevelError),
 	}
 }
 
@@ -89,23 +89,20 @@ type number interface {
 
 // gauge reports a value with labels: a name, its value, the next name.
 func gauge[N number](s *scrape, name, help string, value N, labels ...string) {
-	names, values := labelsOf(labels)
-	desc := prometheus.NewDesc(name, help, names, nil)
-	s.found <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), values...)
+	s.report(prometheus.GaugeValue, name, help, float64(value), labels)
 }
 
 // counter is gauge for a value that only grows.
 func counter[N number](s *scrape, name, help string, value N, labels ...string) {
-	names, values := labelsOf(labels)
-	desc := prometheus.NewDesc(name, help, names, nil)
-	s.found <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), values...)
+	s.report(prometheus.CounterValue, name, help, float64(value), labels)
 }
 
-func labelsOf(labels []string) (names, values []string) {
+func (s *scrape) report(kind prometheus.ValueType, name, help string, value float64, labels []string) {
+	var names, values []string
 	for pair := range slices.Chunk(labels, 2) {
 		names, values = append(names, pair[0]), append(values, strings.ToValidUTF8(pair[1], "\uFFFD"))
 	}
-	return names, values
+	s.found <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, names, nil), kind, value, values...)
 }
 
 func truth(value bool) int {

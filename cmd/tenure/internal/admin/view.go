@@ -33,8 +33,6 @@ type State struct {
 	activity.State
 	Node   Status `json:"node"`
 	Commit string `json:"commit,omitempty"`
-	// Values says that values are shown.
-	Values bool `json:"values"`
 }
 
 // reading is what the process was at one time. Requests share it, and do not change it.
@@ -92,7 +90,7 @@ func (v *view) read(ctx context.Context) (*reading, error) {
 func (v *view) at(now time.Time) (*reading, error) {
 	status, store := v.options.Node.status()
 	about := v.options.About
-	r := &reading{State: State{State: activity.NewState(), Node: status, Commit: about.Commit, Values: about.Values}}
+	r := &reading{State: State{State: activity.NewState(), Node: status, Commit: about.Commit}}
 	if store.State != nil {
 		r.State.State = store.State()
 	}
@@ -102,10 +100,8 @@ func (v *view) at(now time.Time) (*reading, error) {
 		Mode: about.Mode, Role: string(status.Role), Active: status.Active, Version: about.Version,
 		Identity: store.Identity, Address: status.address, Data: status.data, Started: v.started,
 	}
-	if !about.Values {
-		for i := range r.Leases {
-			r.Leases[i].Value = ""
-		}
+	for i := range r.Leases {
+		r.Leases[i].Value = "" // it may be a secret
 	}
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)

@@ -98,7 +98,6 @@ func (d *doctor) encrypted(server *url.URL, reached string, state tls.Connection
 			expires = certificate.NotAfter
 		}
 	}
-	d.report.CertificateExpires = &expires
 	found = fmt.Sprintf("%s; %s, a certificate for %s that expires %s", found, tls.VersionName(state.Version),
 		mqtt.CertificateNames(state.PeerCertificates[0]), expires.UTC().Format(time.RFC3339))
 	if expires.Sub(d.options.Now()) < expiresSoon {

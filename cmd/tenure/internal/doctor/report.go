@@ -1,11 +1,5 @@
 package doctor
 
-import (
-	"time"
-
-	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
-)
-
 // Status is the result of a step.
 type Status string
 
@@ -49,21 +43,6 @@ type Report struct {
 	Steps    []Step `json:"steps"`
 	// Identity is what the store calls its data; empty: it did not say.
 	Identity string `json:"identity,omitempty"`
-	// ClockOffset is how far this machine's clock is ahead of the store's; negative: behind. It is
-	// exact to half of the round trip. Nil: not known.
-	ClockOffset *output.Millis `json:"clockOffsetMillis,omitempty"`
-	// RoundTrips has the times of the GETs, nil if there were none.
-	RoundTrips *RoundTrips `json:"roundTrips,omitempty"`
-	// CertificateExpires is when the broker's certificate, or the first of its chain, expires; nil if there is none.
-	CertificateExpires *time.Time `json:"certificateExpires,omitempty"`
-}
-
-// RoundTrips are the times from a request to its reply.
-type RoundTrips struct {
-	Count  int           `json:"count"`
-	Min    output.Millis `json:"minMillis"`
-	Median output.Millis `json:"medianMillis"`
-	Max    output.Millis `json:"maxMillis"`
 }
 
 // FirstFailure returns the first step that failed, or nil.

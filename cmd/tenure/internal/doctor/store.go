@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/transport"
@@ -112,7 +111,6 @@ func (d *doctor) measure(ctx context.Context, client *transport.Client) {
 	}
 	slices.Sort(times)
 	least, median, most := times[0], times[len(times)/2], times[len(times)-1]
-	d.report.RoundTrips = &RoundTrips{Count: len(times), Min: output.Millis{Duration: least}, Median: output.Millis{Duration: median}, Max: output.Millis{Duration: most}}
 	found := fmt.Sprintf("%d GETs: min %v, median %v, max %v", len(times), rounded(least), rounded(median), rounded(most))
 	switch {
 	case most > time.Second:
@@ -216,7 +214,6 @@ func (d *doctor) compareClocks(version hlc.Timestamp, began time.Time, took time
 	}
 	// The wall clock of a version is cut to milliseconds.
 	ahead := began.Add(took / 2).Sub(time.UnixMilli(version.Wall).Add(time.Millisecond / 2))
-	d.report.ClockOffset = &output.Millis{Duration: ahead}
 	direction := "ahead of"
 	if ahead < 0 {
 		direction = "behind"

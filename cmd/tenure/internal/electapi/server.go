@@ -96,19 +96,7 @@ func (e *Election) Serve(ctx context.Context, socket net.Listener) error {
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: patience, WriteTimeout: patience, IdleTimeout: patience, MaxHeaderBytes: maxBody,
 	}
-	bounded := &localhttp.Listener{Listener: socket, Most: maxConnections}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(bounded) }()
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-	defer cancel()
-	err := server.Shutdown(ending) // the streams end with ctx
-	<-served
-	return err
+	return localhttp.Serve(ctx, socket, maxConnections, server)
 }
 
 // guard refuses what a program of this machine does not send: what a web page makes a browser send, also for a

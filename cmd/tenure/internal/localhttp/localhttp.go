@@ -3,7 +3,9 @@
 package localhttp
 
 import (
+	"context"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,15 +31,47 @@ func HostOf(header string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(header, "["), "]")
 }
 
+// stopTimeout bounds how long requests may go on when a server stops.
+const stopTimeout = 2 * time.Second
+
+// Serve answers requests on a socket until ctx ends, with so many connections open at most. Then it closes the
+// socket and all connections, and returns nil when no request is left. Any other error says why it could not go on.
+func Serve(ctx context.Context, socket net.Listener, connections int, server *http.Server) error {
+	var tasks, requests sync.WaitGroup
+	next := server.Handler
+	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1) // the server still accepts, so Wait has not begun or another request runs
+		defer requests.Done()
+		next.ServeHTTP(w, r)
+	})
+	serving, stop := context.WithCancel(ctx)
+	tasks.Go(func() {
+		<-serving.Done()
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if server.Shutdown(ending) != nil {
+			_ = server.Close()
+		}
+	})
+	err := server.Serve(&listener{Listener: socket, most: connections})
+	stop()
+	tasks.Wait()
+	requests.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
 // leastAge is how long each connection keeps its place, so that its request can come and be answered.
 const leastAge = 250 * time.Millisecond
 
-// Listener bounds the open connections. A new connection takes the place of the oldest one: neither clients that
+// listener bounds the open connections. A new connection takes the place of the oldest one: neither clients that
 // keep connections nor clients that do not read must shut out another one. What a client does on a connection does
 // not make it younger: otherwise a probe that has just come would be the oldest.
-type Listener struct {
+type listener struct {
 	net.Listener
-	Most int // connections
+	most int // connections
 
 	mu   sync.Mutex
 	open []*boundedConn // the oldest first
@@ -45,12 +79,12 @@ type Listener struct {
 
 type boundedConn struct {
 	net.Conn
-	listener *Listener
+	listener *listener
 	accepted time.Time
 }
 
 // Accept implements net.Listener. One goroutine at a time calls it.
-func (l *Listener) Accept() (net.Conn, error) {
+func (l *listener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -67,10 +101,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 }
 
 // oldest returns the connection that must make room; nil: there is room.
-func (l *Listener) oldest() *boundedConn {
+func (l *listener) oldest() *boundedConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.open) < l.Most {
+	if len(l.open) < l.most {
 		return nil
 	}
 	return l.open[0]

@@ -7,35 +7,9 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-	"time"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 )
-
-func TestADurationIsANumberOfMillisecondsAndComesBack(t *testing.T) {
-	for duration, want := range map[time.Duration]string{
-		0:                         "0",
-		1500 * time.Millisecond:   "1500",
-		250 * time.Microsecond:    "0.25",
-		time.Nanosecond:           "0.000001",
-		-1500 * time.Microsecond:  "-1.5",
-		24 * time.Hour:            "86400000",
-		1234567 * time.Nanosecond: "1.234567",
-	} {
-		text, err := json.Marshal(output.Millis{Duration: duration})
-		if err != nil || string(text) != want {
-			t.Errorf("%v: %s, %v, want %s", duration, text, err, want)
-		}
-		var back output.Millis
-		if err := json.Unmarshal(text, &back); err != nil || back.Duration != duration {
-			t.Errorf("%s came back as %v, %v, want %v", text, back, err, duration)
-		}
-	}
-	var back output.Millis
-	if err := json.Unmarshal([]byte(`"2s"`), &back); err == nil {
-		t.Error("a text is no number of milliseconds")
-	}
-}
 
 func TestJSONHasNothingThatATerminalObeysAndMeansTheSame(t *testing.T) {
 	const text = "a\x1b]0;x\x07\u009b31m\x7f\u202e\u2028\U000e0001 größe 図 <&>\n\t"
@@ -62,5 +36,14 @@ func TestACharacterInTwoWritesIsEscaped(t *testing.T) {
 	}
 	if want := `"a\u009bb\udb40\udc01c図d"` + "\n"; got.String() != want {
 		t.Errorf("%q, want %q", got.String(), want)
+	}
+}
+
+func TestWhatIsNotUTF8IsInTheOtherField(t *testing.T) {
+	if text, other := output.Text("größe"); *text != "größe" || other != nil {
+		t.Errorf("%q, %q", *text, other)
+	}
+	if text, other := output.Text([]byte("a\xff")); text != nil || string(other) != "a\xff" {
+		t.Errorf("%v, %q", text, other)
 	}
 }

@@ -1,11 +1,9 @@
 package settings
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"slices"
@@ -15,9 +13,6 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFile is how many bytes a configuration file may have.
-const maxFile = 1 << 20
-
 // A file is a configuration file that was read. Its names and values are not checked yet.
 type file struct {
 	name string
@@ -26,25 +21,13 @@ type file struct {
 
 // read reads a file, and checks that it is one mapping at most.
 func read(name string) (*file, error) {
-	opened, err := os.Open(name)
+	content, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
-	}
-	defer opened.Close()
-	content, err := io.ReadAll(io.LimitReader(opened, maxFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(content) > maxFile {
-		return nil, fmt.Errorf("%s has more than %d bytes: it is no configuration file", name, maxFile)
 	}
 	f := &file{name: name}
-	decoder := yaml.NewDecoder(bytes.NewReader(content))
-	if err := decoder.Decode(&f.keys); err != nil && !errors.Is(err, io.EOF) { // or only comments
+	if err := yaml.Unmarshal(content, &f.keys); err != nil {
 		return nil, fmt.Errorf("%s: %w; write lines like max-keys: 1000", name, err)
-	}
-	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s has several documents; remove all but one", name)
 	}
 	return f, nil
 }
@@ -60,7 +43,6 @@ func (f *file) at(node yaml.Node) string { return fmt.Sprintf("%s:%d", f.name, n
 // mistake shows whichever command reads it; values are checked for this one.
 func (f *file) bind(cmd *cobra.Command) error {
 	commands := commandsOf(cmd.Root())
-	all := slices.Collect(maps.Values(commands))
 	var own map[string]yaml.Node
 	for _, name := range slices.Sorted(maps.Keys(f.keys)) {
 		value := f.keys[name]
@@ -73,7 +55,7 @@ func (f *file) bind(cmd *cobra.Command) error {
 			if command == cmd {
 				own = section
 			}
-		case slices.ContainsFunc(all, func(c *cobra.Command) bool { return isFlagOf(c, name) }):
+		case isFlagOfAny(commands, name):
 		case command == nil:
 			return f.errorf(value, "%s is no command, and no setting of any: no such flag, or one for the command line only", name)
 		case value.Tag != "!!null": // as of a section with nothing but comments
@@ -141,4 +123,14 @@ func commandsOf(root *cobra.Command) map[string]*cobra.Command {
 func isFlagOf(cmd *cobra.Command, name string) bool {
 	flag := cmp.Or(cmd.Flags().Lookup(name), cmd.InheritedFlags().Lookup(name))
 	return flag != nil && isSetting(flag) && name != configFlag
+}
+
+// isFlagOfAny is isFlagOf for any of the commands.
+func isFlagOfAny(commands map[string]*cobra.Command, name string) bool {
+	for _, cmd := range commands {
+		if isFlagOf(cmd, name) {
+			return true
+		}
+	}
+	return false
 }

@@ -16,7 +16,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"regexp"
 	"slices"
@@ -56,7 +55,7 @@ var childVariables = []string{"TENURE_NAME", "TENURE_TOKEN", "TENURE_HOLDER", "T
 func Register(root *cobra.Command) {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		if invalid := (*pflag.InvalidValueError)(nil); errors.As(err, &invalid) {
-			return fmt.Errorf("--%s: %w", invalid.GetFlag().Name, refused(invalid))
+			return fmt.Errorf("--%s: %w", invalid.GetFlag().Name, refused(err))
 		}
 		return err
 	})
@@ -133,19 +132,12 @@ var ofService = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PO
 // none: a name that no flag of any command has, perhaps misspelled.
 func Unused(cmd *cobra.Command) (sentences []string) {
 	commands := commandsOf(cmd.Root())
-	names := []string{prefix + strings.ToUpper(configFlag)}
-	for _, command := range commands {
-		for _, flags := range []*pflag.FlagSet{command.Flags(), command.InheritedFlags()} {
-			flags.VisitAll(func(f *pflag.Flag) {
-				if isSetting(f) {
-					names = append(names, Variable(f.Name))
-				}
-			})
-		}
-	}
 	for _, setting := range os.Environ() {
 		name, _, _ := strings.Cut(setting, "=")
-		if strings.HasPrefix(name, prefix) && !ofService.MatchString(name) && !slices.Contains(childVariables, name) && !slices.Contains(names, name) {
+		text, ours := strings.CutPrefix(name, prefix)
+		flag := strings.ToLower(strings.ReplaceAll(text, "_", "-"))
+		known := flag == configFlag || isFlagOfAny(commands, flag) || slices.Contains(childVariables, name)
+		if ours && !known && !ofService.MatchString(name) {
 			sentences = append(sentences, name+" is not a setting: no command has a flag of that name, or the flag is for the command line only")
 		}
 	}
@@ -164,33 +156,28 @@ func isSetting(f *pflag.Flag) bool {
 
 // set gives a flag a value, and notes where that comes from.
 func set(flags *pflag.FlagSet, f *pflag.Flag, origin, text string) error {
-	err := flags.Set(f.Name, text)
-	var invalid *pflag.InvalidValueError
-	if errors.As(err, &invalid) {
-		return refused(invalid)
-	}
-	if err != nil {
-		return err
+	if err := flags.Set(f.Name, text); err != nil {
+		return refused(err)
 	}
 	note(f, origin)
 	return nil
 }
 
 // refused returns what a flag wants in place of a value, in words that need no knowledge of Go.
-func refused(invalid *pflag.InvalidValueError) error {
+func refused(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
 	want := invalid.Unwrap().Error()
 	switch invalid.GetFlag().Value.Type() {
 	case "bool":
 		want = "want true or false"
-	case "int":
+	case "int", "uint8", "uint32":
 		want = "want a whole number"
 		if errors.Is(invalid, strconv.ErrRange) {
-			want += " with fewer digits"
+			want = "want a smaller number"
 		}
-	case "uint8":
-		want = fmt.Sprintf("want a whole number from 0 to %d", math.MaxUint8)
-	case "uint32":
-		want = fmt.Sprintf("want a whole number from 0 to %d", uint32(math.MaxUint32))
 	case "duration":
 		want = "want a duration such as 5s"
 	}

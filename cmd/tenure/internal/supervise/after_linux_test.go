@@ -34,6 +34,17 @@ func startWaitingGuard(t *testing.T, dog *watchdog.Dog, connection syscall.RawCo
 	return g
 }
 
+// newDevice returns a file that stands for a watchdog.
+func newDevice(t *testing.T) *os.File {
+	t.Helper()
+	device, err := os.Create(filepath.Join(t.TempDir(), "watchdog"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = device.Close() })
+	return device
+}
+
 func (g *guardProcess) kill() {
 	await.Result(func() bool { g.killAndRead(func(report) {}); return true })
 }
@@ -81,11 +92,7 @@ func TestTheCommandAfterAProgramRunsWhenAllOfItIsGoneAndIsBounded(t *testing.T) 
 func TestTheWatchdogIsFedUntilTheCommandAfterTheProgramHasEnded(t *testing.T) {
 	for name, lasts := range map[string]time.Duration{"the lease lasts": time.Hour, "it does not last": time.Second} {
 		t.Run(name, func(t *testing.T) {
-			device, err := os.Create(filepath.Join(t.TempDir(), "watchdog"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer device.Close()
+			device := newDevice(t)
 			end := now() + lasts
 			s := start{Grace: await.Patience, After: "sleep 0.2", Kill: end, Last: time.Second}
 			g := startTestGuard(t, &watchdog.Dog{File: device, Timeout: 3 * time.Second}, s, "/bin/sh", "-c", "sleep 0.2")
@@ -101,11 +108,7 @@ func TestTheWatchdogIsFedUntilTheCommandAfterTheProgramHasEnded(t *testing.T) {
 
 // The device is not closed when the guard of a program is killed: the supervisor does that when the program is gone.
 func TestAGuardThatIsKilledDoesNotStopTheWatchdog(t *testing.T) {
-	device, err := os.Create(filepath.Join(t.TempDir(), "watchdog"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer device.Close()
+	device := newDevice(t)
 	far := now() + time.Hour
 	g := startTestGuard(t, &watchdog.Dog{File: device, Timeout: time.Second}, start{Grace: time.Second, Kill: far}, "/bin/sh", "-c", "exec sleep 600")
 	g.kill()
@@ -120,11 +123,7 @@ func TestTheCommandAfterAProgramHasTheTimeThatIsLeftOfTheLease(t *testing.T) {
 	const grace = await.Patience
 	for name, lost := range map[string]bool{"the lease lasts": false, "the lease is lost": true} {
 		t.Run(name, func(t *testing.T) {
-			device, err := os.Create(filepath.Join(t.TempDir(), "watchdog"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer device.Close()
+			device := newDevice(t)
 			at := now()
 			s := start{Grace: grace, Kill: at + time.Hour, Last: grace + time.Second, After: "exec sleep 600"}
 			g := startTestGuard(t, &watchdog.Dog{File: device, Timeout: time.Second}, s, "/bin/sh", "-c", "exec sleep 600")
@@ -152,11 +151,7 @@ func TestTheCommandAfterAProgramHasTheTimeThatIsLeftOfTheLease(t *testing.T) {
 
 // A guard that waits for Arm feeds: no program acts.
 func TestTheWatchdogIsFedBeforeTheProgramStarts(t *testing.T) {
-	device, err := os.Create(filepath.Join(t.TempDir(), "watchdog"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer device.Close()
+	device := newDevice(t)
 	s := start{Grace: time.Second, Kill: now() + time.Hour}
 	g := startWaitingGuard(t, &watchdog.Dog{File: device, Timeout: time.Second}, nil, s, "/bin/sh", "-c", "exec sleep 600")
 	defer g.kill()
@@ -217,10 +212,7 @@ func (r remains) Remaining() time.Duration { return time.Duration(r) }
 
 // The device would reset the machine only after the lease has passed; it is stopped.
 func TestAProgramDoesNotStartWhereTheWatchdogOutlastsTheLease(t *testing.T) {
-	device, err := os.Create(filepath.Join(t.TempDir(), "watchdog"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := newDevice(t)
 	dog := &watchdog.Dog{File: device, Timeout: 3 * time.Second}
 	o := Options{Path: "/bin/sh", Args: []string{"sh", "-c", "exit 3"}, TTL: 10 * time.Second, Grace: time.Second, Watchdog: dog}
 	status, err := Run(t.Context(), remains(2*time.Second), o)

@@ -161,22 +161,31 @@ func inherited(fd int) *os.File {
 
 // duplicate returns another descriptor of a file, and its number.
 func duplicate(file *os.File) (copied *os.File, fd int, err error) {
-	raw, err := file.SyscallConn()
+	err = control(file, func(of int) (err error) {
+		fd, err = unix.FcntlInt(uintptr(of), unix.F_DUPFD_CLOEXEC, 3)
+		return err
+	})
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, err // a file of 0 would close the standard input one day
 	}
-	var failed error
-	err = raw.Control(func(of uintptr) { fd, failed = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 3) })
-	return os.NewFile(uintptr(fd), file.Name()), fd, errors.Join(err, failed)
+	return os.NewFile(uintptr(fd), file.Name()), fd, nil
 }
 
 // letInherit lets the processes that are started from now on inherit a file.
 func letInherit(file *os.File) error {
+	return control(file, func(fd int) error {
+		_, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
+		return err
+	})
+}
+
+// control calls do with the descriptor of a file. (*os.File).Fd would make it blocking.
+func control(file *os.File, do func(fd int) error) error {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var failed error
-	err = raw.Control(func(fd uintptr) { _, failed = unix.FcntlInt(fd, unix.F_SETFD, 0) })
+	err = raw.Control(func(fd uintptr) { failed = do(int(fd)) })
 	return errors.Join(err, failed)
 }

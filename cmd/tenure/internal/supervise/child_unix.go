@@ -5,7 +5,6 @@ package supervise
 import (
 	"os"
 	"os/signal"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -88,15 +87,5 @@ func EndByInterrupt(byKey bool) {
 	}
 }
 
-func numberOf(s os.Signal) (number int, kind signalKind) {
-	n, _ := s.(syscall.Signal)
-	switch n {
-	case unix.SIGINT, unix.SIGTERM, unix.SIGQUIT:
-		return int(n), terminates
-	case unix.SIGCONT:
-		return int(n), continues
-	case unix.SIGPIPE:
-		return int(n), ignored
-	}
-	return int(n), passes
-}
+// IsEnd reports whether a signal asks the supervisor to end.
+func IsEnd(s os.Signal) bool { return s == unix.SIGINT || s == unix.SIGTERM || s == unix.SIGQUIT }

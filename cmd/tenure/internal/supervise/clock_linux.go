@@ -50,10 +50,6 @@ func (a *alarm) at(t time.Duration) {
 		return
 	}
 	a.set = t
-	value := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(max(t, 1)))} // zero would disarm it
-	connection, err := a.file.SyscallConn()
-	if err == nil {
-		err = connection.Control(func(fd uintptr) { _ = unix.TimerfdSettime(int(fd), unix.TFD_TIMER_ABSTIME, &value, nil) })
-	}
-	_ = err // the file is never closed
+	value := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(max(t, 1)))}                                          // zero would disarm it
+	_ = control(a.file, func(fd int) error { return unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME, &value, nil) }) // it is never closed
 }

@@ -3,7 +3,6 @@ package supervise
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 )
 
 func TestTheProgramKnowsItsLease(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	out, err := exec.Command(tenure, "lock", "--broker", broker, "--ttl", "20s", "--holder", "10.0.0.7:80", "press-7/active", "--",
 		"/bin/sh", "-c", `echo "$TENURE_NAME $TENURE_TOKEN $TENURE_HOLDER $TENURE_DEADLINE"`).Output()
@@ -46,68 +46,62 @@ func TestTheProgramGetsWhatTenureWasGiven(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	large := strings.Repeat("x", 120_000)
-	for _, verb := range []string{"run", "lock"} {
-		dir := filepath.Join(t.TempDir(), "\xff\xfe")
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		program := filepath.Join(dir, "program")
-		script := `#!/bin/sh
-echo "$1 ${#2} $LATIN ${#LARGE_0} ${#LARGE_6} $TENURE_NAME"; echo three >&3; echo four >&4; echo nine >&9
-echo $(ls /proc/self/fd)
+	dir := filepath.Join(t.TempDir(), "\xff\xfe")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "program")
+	script := `#!/bin/sh
+echo "$1 ${#2} $LATIN ${#LARGE_0} ${#LARGE_6} $TENURE_NAME"; echo three >&3; echo nine >&9; ls /proc/self/fd
 `
-		if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
-			t.Fatal(err)
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	inherited, err := os.Create(filepath.Join(dir, "inherited"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inherited.Close()
+	start := func(name string, arguments ...string) (line, open string) {
+		cmd := exec.CommandContext(ctx, name, append(arguments, "caf\xe9", large)...)
+		cmd.Env = append(os.Environ(), "LATIN=\xe9t\xe9", "TENURE_NAME=outer")
+		for i := range 7 {
+			cmd.Env = append(cmd.Env, fmt.Sprintf("LARGE_%d=%s", i, large))
 		}
-		read, write, err := os.Pipe()
+		cmd.ExtraFiles = []*os.File{inherited, nil, nil, nil, nil, nil, inherited} // 3 and 9
+		out, err := cmd.Output()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v\n%s", err, out)
 		}
-		defer read.Close()
-		start := func(name string, arguments ...string) (line, open string) {
-			cmd := exec.CommandContext(ctx, name, append(arguments, "caf\xe9", large)...)
-			cmd.Env = append(os.Environ(), "LATIN=\xe9t\xe9", "TENURE_NAME=outer")
-			for i := range 7 {
-				cmd.Env = append(cmd.Env, fmt.Sprintf("LARGE_%d=%s", i, large))
-			}
-			cmd.ExtraFiles = []*os.File{write, write, nil, nil, nil, nil, write} // 3, 4 and 9
-			out, err := cmd.Output()
-			if err != nil {
-				t.Fatalf("%s: %v\n%s", verb, err, out)
-			}
-			line, open, _ = strings.Cut(string(out), "\n")
-			return line, open
-		}
-		alone, openAlone := start(program)
-		line, open := start(tenure, verb, "--broker", broker, "inner\xff", "--", program)
-		if want := strings.Replace(alone, "outer", "inner\xff", 1); line != want || !strings.HasPrefix(line, "caf\xe9 120000 \xe9t\xe9 120000 120000 ") {
-			t.Errorf("%s: the program has %q, want %q", verb, line, want)
-		}
-		if open != openAlone {
-			t.Errorf("%s: the program has the descriptors %q, want %q", verb, open, openAlone)
-		}
-		_ = write.Close()
-		text, err := io.ReadAll(read)
-		if want := strings.Repeat("three\nfour\nnine\n", 2); err != nil || string(text) != want {
-			t.Errorf("%s: the program wrote %q to inherited descriptors, want %q: %v", verb, text, want, err)
-		}
+		line, open, _ = strings.Cut(string(out), "\n")
+		return line, open
+	}
+	alone, openAlone := start(program)
+	line, open := start(tenure, "run", "--broker", broker, "inner\xff", "--", program)
+	if want := strings.Replace(alone, "outer", "inner\xff", 1); line != want || !strings.HasPrefix(line, "caf\xe9 120000 \xe9t\xe9 120000 120000 ") {
+		t.Errorf("the program has %q, want %q", line, want)
+	}
+	if open != openAlone {
+		t.Errorf("the program has the descriptors %q, want %q", open, openAlone)
+	}
+	if text, err := os.ReadFile(inherited.Name()); err != nil || string(text) != strings.Repeat("three\nnine\n", 2) {
+		t.Errorf("the program wrote %q to inherited descriptors: %v", text, err)
 	}
 }
 
 // With the /proc of another PID namespace no process of the program would be found, so there is none.
 func TestAProcOfAnotherNamespaceIsRefused(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
-	for _, verb := range []string{"run", "lock"} {
-		cmd := exec.CommandContext(ctx, tenure, verb, "--broker", broker, "press", "--", "true")
-		cmd.SysProcAttr = namespace(unix.CLONE_NEWPID)
-		out, err := cmd.CombinedOutput()
-		if cmd.ProcessState == nil {
-			prerequisite.Missing(t, fmt.Sprintf("there is no PID namespace: %v", err))
-		}
-		if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), "/proc") || !strings.Contains(string(out), "unshare --mount-proc") {
-			t.Errorf("%s: exit code %d, want 1 and the cure in\n%s", verb, code, out)
-		}
+	cmd := exec.CommandContext(ctx, tenure, "run", "--broker", broker, "press", "--", "true")
+	cmd.SysProcAttr = namespace(unix.CLONE_NEWPID)
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		prerequisite.Missing(t, fmt.Sprintf("there is no PID namespace: %v", err))
+	}
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), "unshare --mount-proc") {
+		t.Errorf("exit code %d, want 1 and the cure in\n%s", code, out)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"os/signal"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tenurelock/tenure/cmd/tenure/internal/watchdog"
 )
 
@@ -307,7 +309,7 @@ func (g *guard) advance() {
 	if g.ended && !g.stopping { // what the child left behind has as long as the child would have
 		g.stopping = true
 		g.bounds.Kill = min(g.bounds.Kill, at+g.start.Grace)
-		g.terminateAll()
+		signalDescendants(g.pid, true, unix.SIGTERM, nil)
 	}
 	switch {
 	case at >= g.bounds.Kill:
@@ -316,7 +318,7 @@ func (g *guard) advance() {
 		g.stop(terminateSignal)
 	}
 	if g.killing {
-		stuck := g.killAll()
+		stuck := signalDescendants(g.pid, g.ended, unix.SIGKILL, nil)
 		g.reap()
 		if stuck != "" && stuck != g.stuck {
 			g.stuck = stuck

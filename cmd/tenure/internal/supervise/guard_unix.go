@@ -81,13 +81,6 @@ func (t *processTree) signalGroup(s int) {
 	_ = unix.Kill(-t.pid, unix.SIGCONT)
 }
 
-func (t *processTree) terminateAll() { signalDescendants(t.pid, true, unix.SIGTERM, nil) }
-
-// killAll kills all that is left. It returns what cannot be killed, and why.
-func (t *processTree) killAll() (stuck string) {
-	return signalDescendants(t.pid, t.ended, unix.SIGKILL, nil)
-}
-
 // reap takes the results of all children that ended, and of the program's descendants that have
 // become children of the guard.
 func (g *guard) reap() {

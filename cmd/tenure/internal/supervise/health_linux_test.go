@@ -13,6 +13,7 @@ import (
 
 // A node whose health check fails does not campaign, and one that becomes unhealthy hands over.
 func TestAnUnhealthyNodeHandsOver(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	dir := t.TempDir()
 	lock, healthy := filepath.Join(dir, "lock"), filepath.Join(dir, "healthy")

@@ -15,6 +15,7 @@ import (
 // The guard holds the connection open, so that the broker cannot release the lease before the
 // program is gone, however late the guard is.
 func TestWithInstantTheLeaseIsNotReleasedBeforeALateGuardHasActed(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	lock := filepath.Join(t.TempDir(), "lock")
 	active := startNode(t, lock, broker, "daemon", "run", "--instant", "--ttl", "5s", "press")
@@ -42,11 +43,11 @@ func TestWithInstantADeadConnectionIsReplaced(t *testing.T) {
 	network := startProxy(t, broker, nil)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "run", "--instant", "--ttl", "2s", "press")
 	n.awaitStart()
-	network.awaitTraffic(t, 6) // renewals: a read that waits now began after the guard got the connection
+	network.awaitTraffic(6) // renewals: a read that waits now began after the guard got the connection
 	network.freeze()
 	n.awaitGone()
 	awaitLogs(t, n, "the child starts", 2)
-	network.awaitTraffic(t, 6)
+	network.awaitTraffic(6)
 	network.freeze()
 	n.signal(unix.SIGTERM)
 	n.awaitExit()
@@ -55,6 +56,7 @@ func TestWithInstantADeadConnectionIsReplaced(t *testing.T) {
 // A second process with the client id of a holder ends its connection, so the broker releases the
 // lease, though the holder's process is stopped. Its guard sees the end.
 func TestWithInstantTheGuardSeesThatTheClientIDWasTakenOver(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "daemon", "run", "--instant", "--client-id", "node", "--ttl", "5m", "press")
 	n.awaitStart()

@@ -2,10 +2,13 @@ package supervise
 
 import (
 	"encoding/json"
-	"net"
+	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/internal/await"
 )
@@ -52,29 +55,18 @@ func TestAGuardStartsTheProgramWithADeadlineThatLastsAndStandsAlone(t *testing.T
 // With --instant: the connection has ended, and the lease with it, before the guard gets to its work.
 func TestAGuardWhoseConnectionIsLostDoesNotStartTheProgram(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
+	conn := os.NewFile(uintptr(ends[0]), "connection")
+	defer conn.Close()
+	raw, err := conn.SyscallConn()
+	if err := errors.Join(err, unix.Close(ends[1])); err != nil {
+		t.Fatal(err)
+	}
 	latest := now() + time.Hour
 	for range 10 {
-		conn, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		accepted, err := listener.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = accepted.Close()
-		if n, err := conn.Read(make([]byte, 1)); err == nil { // the end has come
-			t.Fatalf("read %d bytes", n)
-		}
-		raw, err := conn.(*net.TCPConn).SyscallConn()
-		if err != nil {
-			t.Fatal(err)
-		}
 		g := startWaitingGuard(t, nil, raw, start{Grace: time.Second, Kill: latest}, "/bin/sh", "-c", "exit 3")
 		g.send(request{Arm: &bounds{Stop: latest, Kill: latest}})
 		for r := (report{}); !r.Gone; { // it may see the loss before Arm
@@ -83,6 +75,5 @@ func TestAGuardWhoseConnectionIsLostDoesNotStartTheProgram(t *testing.T) {
 			}
 		}
 		g.kill()
-		_ = conn.Close()
 	}
 }

@@ -51,6 +51,7 @@ func TestAnInterruptAtAnyMomentLeavesNoProgramAndNoLease(t *testing.T) {
 }
 
 func TestSignalsArePassedOn(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "plain", "run", "press")
 	n.awaitStart()
@@ -118,6 +119,7 @@ func TestAProgramThatIsBeingStoppedIsKilledWhenItsLeaseIsTaken(t *testing.T) {
 
 // PR_SET_PDEATHSIG is what is left then. (What the program started can live on.)
 func TestTheProgramDiesWithSupervisorAndGuard(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "obstinate", "run", "press")
 	n.awaitStart()
@@ -137,9 +139,9 @@ func TestAProgramRunsForManyTTLs(t *testing.T) {
 	t.Parallel()
 	broker := server(t)
 	network := startProxy(t, broker, nil)
-	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "lock", "--ttl", "500ms", "press")
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "lock", "--ttl", "1s", "press")
 	n.awaitStart()
-	network.awaitTraffic(t, 24) // twelve renewals: one each sixth of the TTL
+	network.awaitTraffic(24) // twelve renewals: one each sixth of the TTL
 	n.signal(unix.SIGUSR1)
 	n.awaitLine("got user defined signal 1")
 	n.signal(unix.SIGTERM)
@@ -161,18 +163,21 @@ func TestASignalBeforeAtLeastLetsTheLeaseRunOut(t *testing.T) {
 		"the program has ended": {"leaves", "the lease is still held", 7},
 		"the program runs":      {"polite", "the child starts", 0},
 	} {
-		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, test.role,
-			"lock", "--at-least", "1h", "--ttl", "1m", "--instant", "--client-id", test.role, test.role)
-		n.awaitStart()
-		awaitLog(t, n, test.awaits)
-		n.signal(unix.SIGTERM)
-		if code := n.awaitExit(); code != test.code {
-			t.Errorf("%s: exit code %d, want the program's, %d", name, code, test.code)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-		defer cancel()
-		if entry, err := client.Get(ctx, test.role); err != nil || !entry.Exists {
-			t.Errorf("%s: the lease was released: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, test.role,
+				"lock", "--at-least", "1h", "--ttl", "1m", "--instant", "--client-id", test.role, test.role)
+			n.awaitStart()
+			awaitLog(t, n, test.awaits)
+			n.signal(unix.SIGTERM)
+			if code := n.awaitExit(); code != test.code {
+				t.Errorf("exit code %d, want the program's, %d", code, test.code)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+			defer cancel()
+			if entry, err := client.Get(ctx, test.role); err != nil || !entry.Exists {
+				t.Errorf("the lease was released: %v", err)
+			}
+		})
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,28 +22,15 @@ import (
 	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/testprocess"
-	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server/servertest"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// The tests run the command itself, against a server that is another process of it. The program
+// The tests run the command itself. The program
 // that it supervises is this test, in one of the roles of beProgram.
 
 // tenure is the path of the command.
 var tenure string
-
-// headless is set for roles whose first thread ends, while the process goes on: /proc shows it as a
-// zombie then.
-func headless() bool { return strings.HasPrefix(os.Getenv("SUPERVISE_ROLE"), "headless") }
-
-func init() {
-	if headless() {
-		runtime.LockOSThread() // main runs on the first thread from now on
-	}
-}
-
-// loseHead ends the first thread.
-func loseHead() { _, _, _ = syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) }
 
 func TestMain(m *testing.M) {
 	Intercept() // tests start guards themselves
@@ -52,7 +38,7 @@ func TestMain(m *testing.M) {
 		beProgram(role)
 		return
 	}
-	_ = os.Setenv("TENURE_QUIET", "false") // the tests read the log of lock
+	_ = os.Setenv("TENURE_LOG_LEVEL", "info") // the tests read the log of lock
 	// Under nohup the commands would inherit that SIGHUP is ignored. What is caught here is not.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	os.Exit(func() int {
@@ -75,17 +61,10 @@ func beProgram(role string) {
 			panic(err)
 		}
 		panic(unix.Exec("/bin/sh", append([]string{"sh", "-c"}, os.Args[1:]...), os.Environ()))
-	case "leaf", "headless leaf": // what a program started
+	case "leaf": // what a program started
 		signal.Ignore(unix.SIGTERM, unix.SIGHUP, unix.SIGINT)
 		if os.Getenv("SUPERVISE_READY") != "" { // the program waits for this
 			_ = unix.Close(5)
-		}
-		if headless() {
-			go func() {
-				time.Sleep(10 * await.Patience)
-				os.Exit(0)
-			}()
-			loseHead()
 		}
 		time.Sleep(10 * await.Patience)
 		return
@@ -107,9 +86,6 @@ func beProgram(role string) {
 	leaf := func(attributes *syscall.SysProcAttr) {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), "SUPERVISE_ROLE=leaf", "SUPERVISE_READY=yes")
-		if headless() {
-			cmd.Env = append(cmd.Env, "SUPERVISE_ROLE=headless leaf")
-		}
 		waiting, ready, err := os.Pipe()
 		if err != nil {
 			panic(err)
@@ -135,20 +111,15 @@ func beProgram(role string) {
 		if err := cmd.Run(); err != nil {
 			panic(err)
 		}
-	case "headless": // with a descendant that is headless, too
-		leaf(&syscall.SysProcAttr{Setsid: true})
-	case "leaves", "headless leaves": // ends, and leaves two behind
+	case "leaves": // ends, and leaves two behind
 		leaf(nil)
 		leaf(&syscall.SysProcAttr{Setsid: true})
 	}
 	say("start %d", now())
 	say("%s=%s", "TENURE_TOKEN", os.Getenv("TENURE_TOKEN"))
 	switch role {
-	case "leaves", "headless leaves":
+	case "leaves":
 		os.Exit(7)
-	case "headless":
-		go heed(role, signals, say)
-		loseHead()
 	case "frozen":
 		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
 	}
@@ -177,25 +148,7 @@ func heed(role string, signals <-chan os.Signal, say func(string, ...any)) {
 // server starts a store, and returns its address.
 func server(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command(tenure, "serve", "--memory", "--addr", "127.0.0.1:0")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = await.Result(cmd.Wait)
-	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	address, ok := strings.CutPrefix(line, "listening on ")
-	if err != nil || !ok {
-		t.Fatalf("the server said %q: %v", line, err)
-	}
-	address, _, _ = strings.Cut(address, " ")
-	return address
+	return servertest.New(t).URL
 }
 
 // dial returns a client of a server.
@@ -340,27 +293,17 @@ func (n *node) guard() int {
 	return 0
 }
 
-// awaitFree returns once no client holds the lease. It fails the test if that takes as long as
-// the TTL.
+// awaitFree returns once no client holds the lease. It fails the test if that takes too long.
 func awaitFree(t *testing.T, broker, name string, within time.Duration) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
-	client, err := transport.Dial(ctx, broker, transport.Options{})
-	if err != nil {
-		t.Fatal(err)
+	client, began := dial(t, broker), time.Now()
+	await.Until(func() bool {
+		entry, err := client.Get(t.Context(), name)
+		return err == nil && !entry.Exists
+	})
+	if took := time.Since(began); took > within {
+		t.Errorf("%s was held for %v", name, took)
 	}
-	defer client.Close()
-	l, err := lease.New(client, name, lease.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for holder, err := range l.Observe(ctx) {
-		if err == nil && !holder.Held {
-			return
-		}
-	}
-	t.Errorf("%s is still held after %v", name, within)
 }
 
 func awaitLog(t *testing.T, n *node, text string) {
@@ -379,11 +322,12 @@ type proxy struct {
 	listener net.Listener
 	cuts     func(sent []byte) bool // what cuts it, of what nodes send; nil: nothing does
 	isCut    chan struct{}          // closed when it was cut
+	cut      func()                 // drops everything from now on, and keeps the connections open
 	tasks    sync.WaitGroup
 
 	mu     sync.Mutex
 	conns  []net.Conn
-	frozen map[net.Conn]bool
+	frozen int // of conns: the first ones are silent
 	passed int // how often bytes were passed on
 }
 
@@ -393,7 +337,8 @@ func startProxy(t *testing.T, broker string, cuts func(sent []byte) bool) *proxy
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, cuts: cuts, isCut: make(chan struct{}), frozen: make(map[net.Conn]bool)}
+	p := &proxy{listener: listener, cuts: cuts, isCut: make(chan struct{})}
+	p.cut = sync.OnceFunc(func() { close(p.isCut) })
 	p.tasks.Go(func() {
 		for {
 			near, err := listener.Accept()
@@ -407,9 +352,10 @@ func startProxy(t *testing.T, broker string, cuts func(sent []byte) bool) *proxy
 			}
 			p.mu.Lock()
 			p.conns = append(p.conns, near, far)
+			number := len(p.conns)
 			p.mu.Unlock()
-			p.tasks.Go(func() { p.pass(far, near, true) })
-			p.tasks.Go(func() { p.pass(near, far, false) })
+			p.tasks.Go(func() { p.pass(far, near, number, true) })
+			p.tasks.Go(func() { p.pass(near, far, number, false) })
 		}
 	})
 	t.Cleanup(func() {
@@ -425,25 +371,28 @@ func startProxy(t *testing.T, broker string, cuts func(sent []byte) bool) *proxy
 }
 
 // pass passes bytes on, which a node sends or the server.
-func (p *proxy) pass(to, from net.Conn, sends bool) {
+func (p *proxy) pass(to, from net.Conn, number int, sends bool) {
 	for buffer := make([]byte, 32<<10); ; {
 		n, err := from.Read(buffer)
-		if err != nil {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			if !p.frozen[from] && !p.wasCut() {
-				_ = to.Close()
-			}
-			return
-		}
-		if sends && p.cuts != nil && p.cuts(buffer[:n]) {
-			p.partition()
+		if err == nil && sends && p.cuts != nil && p.cuts(buffer[:n]) {
+			p.cut()
 		}
 		p.mu.Lock()
-		silent := p.frozen[from] || p.wasCut()
 		p.passed++
+		silent := number <= p.frozen
 		p.mu.Unlock()
-		if !silent {
+		select {
+		case <-p.isCut:
+			silent = true
+		default:
+		}
+		switch {
+		case err != nil && !silent:
+			_ = to.Close()
+			return
+		case err != nil:
+			return
+		case !silent:
 			_, _ = to.Write(buffer[:n])
 		}
 	}
@@ -451,36 +400,15 @@ func (p *proxy) pass(to, from net.Conn, sends bool) {
 
 func (p *proxy) address() string { return "mqtt://" + p.listener.Addr().String() }
 
-// partition cuts the network: it drops everything, and keeps the connections open.
-func (p *proxy) partition() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.wasCut() {
-		close(p.isCut)
-	}
-}
-
-func (p *proxy) wasCut() bool {
-	select {
-	case <-p.isCut:
-		return true
-	default:
-		return false
-	}
-}
-
 // freeze makes the present connections silent, and not those that follow.
 func (p *proxy) freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, conn := range p.conns {
-		p.frozen[conn] = true
-	}
+	p.frozen = len(p.conns)
 }
 
 // awaitTraffic waits until bytes were passed on so often from now on.
-func (p *proxy) awaitTraffic(t *testing.T, times int) {
-	t.Helper()
+func (p *proxy) awaitTraffic(times int) {
 	count := func() int {
 		p.mu.Lock()
 		defer p.mu.Unlock()

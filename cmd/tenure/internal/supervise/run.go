@@ -272,17 +272,16 @@ func (c *child) stop(signal int) {
 
 // signal passes a signal on. The program that is being stopped is killed when it is interrupted again.
 func (c *child) signal(s os.Signal) {
-	number, kind := numberOf(s)
-	switch {
+	switch number := int(s.(syscall.Signal)); {
 	case c.cleaning: // which has its time
-	case kind == terminates:
+	case IsEnd(s):
 		c.stopping = true
 		c.killAt = now()
 		c.guard.send(request{Stop: &stop{Signal: number, Kill: c.killAt}})
-	case kind == continues:
+	case number == continueSignal: // the supervisor was stopped
 		c.terminal.give(c.pid)
 		c.guard.send(request{Signal: continueSignal})
-	case kind == passes:
+	case s != unix.SIGPIPE: // of a write that failed
 		c.guard.send(request{Signal: number})
 	}
 }

@@ -1,10 +1,8 @@
 package supervise
 
 import (
-	"fmt"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -28,32 +26,30 @@ func TestTheCodeOfTheProgramOutlivesAStopOfTheSupervisor(t *testing.T) {
 	t.Parallel()
 	broker := server(t)
 	const grace = time.Second
-	var tests sync.WaitGroup
-	for i := range 6 { // it is a matter of chance which of two things the supervisor sees first
-		verb := []string{"run", "lock"}[i%2]
-		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "obstinate", verb, "--ttl", "10s", "--grace", grace.String(), fmt.Sprint("press-", i))
-		n.awaitStart()
-		guard := n.guard()
-		programs, err := descendants(guard, nil)
-		if err != nil || len(programs) != 1 {
-			t.Fatal(programs, err)
-		}
-		tests.Go(func() {
-			n.trySignal(unix.SIGTERM)
+	for _, verb := range []string{"run", "lock"} {
+		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
+			n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "obstinate", verb, "--ttl", "10s", "--grace", grace.String(), verb)
+			n.awaitStart()
+			guard := n.guard()
+			programs, err := descendants(guard, nil)
+			if err != nil || len(programs) != 1 {
+				t.Fatal(programs, err)
+			}
+			n.signal(unix.SIGTERM)
 			n.awaitLine("got terminated")
 			overdue := time.Now().Add(grace + guardPatience)
-			n.trySignal(unix.SIGSTOP)
+			n.signal(unix.SIGSTOP)
 			awaitState(n.cmd.Process.Pid, 'T')
 			_ = unix.Kill(programs[0].pid, unix.SIGKILL)
 			awaitState(guard, 'Z')
 			time.Sleep(time.Until(overdue)) // the time is what is tested
-			n.trySignal(unix.SIGCONT)
+			n.signal(unix.SIGCONT)
 			if code := n.awaitExit(); code != 128+int(unix.SIGKILL) || strings.Contains(n.log.String(), "without its guard") {
-				t.Errorf("%s: exit code %d, want the code of the program, and no guard that failed, in\n%s", verb, code, n.log.String())
+				t.Errorf("%s: exit code %d, want the code of the program, and no guard that failed", verb, code)
 			}
 		})
 	}
-	await.Done(tests.Wait)
 }
 
 // A guard that has confirmed a renewal is not taken for one that does not answer because the

@@ -234,29 +234,11 @@ func Adopt() (stop func()) {
 	}
 }
 
-// What a signal to the supervisor means for the program.
-type signalKind int
-
-const (
-	passes     signalKind = iota // the program gets it
-	terminates                   // it ends Run's context; the second one kills
-	continues                    // the supervisor was stopped
-	ignored                      // a write failed
-)
-
-// IsEnd reports whether a signal asks the supervisor to end.
-func IsEnd(s os.Signal) bool {
-	_, kind := numberOf(s)
-	return kind == terminates
-}
-
 // stopSignal returns the signal that ends the program: the one that ended ctx, or SIGTERM.
 func stopSignal(ctx context.Context) int {
 	var interrupt Interrupt
 	if errors.As(context.Cause(ctx), &interrupt) {
-		if number, _ := numberOf(interrupt.Signal()); number != 0 {
-			return number
-		}
+		return int(interrupt.Signal().(syscall.Signal))
 	}
 	return terminateSignal
 }

@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/internal/await"
@@ -27,43 +29,26 @@ type session struct {
 
 func startSession(t *testing.T, name string, arguments ...string) *session {
 	t.Helper()
-	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	s := &session{t: t, cmd: exec.Command(name, arguments...)}
+	terminal, err := pty.Start(s.cmd)
 	if err != nil {
 		prerequisite.Missing(t, fmt.Sprintf("there is no terminal: %v", err))
 	}
-	t.Cleanup(func() { _ = keys.Close() })
-	number := 0
-	raw, err := keys.SyscallConn() // Fd would make reads block Close
-	if err == nil {
-		_ = raw.Control(func(fd uintptr) {
-			if number, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN); err == nil {
-				err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0)
-			}
-		})
-	}
-	if err != nil {
+	fd, err := unix.Dup(int(terminal.Fd()))
+	if err := errors.Join(err, unix.SetNonblock(fd, true), terminal.Close()); err != nil { // else a read blocks Close
 		t.Fatal(err)
 	}
-	terminal, err := os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &session{t: t, keys: keys, cmd: exec.Command(name, arguments...)}
-	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = terminal, terminal, terminal
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	_ = terminal.Close()
+	s.keys = os.NewFile(uintptr(fd), "keys")
 	reading := make(chan struct{})
 	go func() {
 		defer close(reading)
-		_, _ = io.Copy(&s.screen, keys) // fails when no process has the terminal
+		_, _ = io.Copy(&s.screen, s.keys) // fails when no process has the terminal
 	}()
 	t.Cleanup(func() {
 		_ = s.cmd.Process.Kill()
 		_ = await.Result(s.cmd.Wait)
 		await.Receive(reading)
+		_ = s.keys.Close()
 		if t.Failed() {
 			t.Logf("the screen:\n%s", s.screen.String())
 		}
@@ -86,6 +71,7 @@ func (s *session) press(keys string) {
 
 // The program has the terminal: it reads, and Ctrl-C reaches it, as if a shell had started it.
 func TestTheProgramHasTheTerminal(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	script := `trap 'echo "got it"; exit 5' INT; echo ready; read line; echo "read: $line"; while :; do sleep 0.01; done`
 	s := startSession(t, tenure, "lock", "--broker", broker, "press", "--", "/bin/sh", "-c", script)
@@ -104,6 +90,7 @@ func TestTheProgramHasTheTerminal(t *testing.T) {
 
 // Ctrl-C ends a loop of a shell, whether the program runs or the lease is awaited.
 func TestCtrlCEndsTheLoopOfAShell(t *testing.T) {
+	t.Parallel()
 	bash := prerequisite.Program(t, "bash", "bash")
 	broker := server(t)
 	held := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "held")
@@ -122,6 +109,7 @@ func TestCtrlCEndsTheLoopOfAShell(t *testing.T) {
 
 // A terminal that closes ends what waits in it, and passes SIGHUP on to a program.
 func TestATerminalThatClosesEndsACandidate(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	for _, program := range []string{"a holder", "a standby"} {
 		if program == "a standby" {

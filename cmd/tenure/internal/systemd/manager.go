@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 )
 
 const (
@@ -57,9 +59,7 @@ func FromEnvironment(logger *slog.Logger) *Manager {
 	}
 	m.conn = conn
 	if process == "" || process == strconv.Itoa(os.Getpid()) { // otherwise it is for the parent
-		if microseconds, err := strconv.ParseInt(timeout, 10, 64); err == nil && microseconds > 0 && microseconds < int64(time.Hour/time.Microsecond)*24*365 {
-			m.timeout = time.Duration(microseconds) * time.Microsecond
-		}
+		m.timeout, _ = time.ParseDuration(timeout + "us") // without one, 0
 	}
 	return m
 }
@@ -78,7 +78,7 @@ func (m *Manager) Stopping() { m.send("STOPPING=1\nSTATUS=stopping") }
 // returned. While it does not, the watchdog hears nothing, and kills the process after the time of
 // WatchdogSec. Without a watchdog Watch returns at once.
 func (m *Manager) Watch(ctx context.Context, probe func()) {
-	if m.timeout == 0 {
+	if m.timeout <= 0 {
 		return
 	}
 	// A third: one message may be late without harm.
@@ -129,13 +129,7 @@ func (m *Manager) writeLocked(message string) error {
 
 // line returns text as one line that is not too long: a second line would be another message.
 func line(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, text)
-	if len(text) > maxStatus {
+	if text = output.Clean(text); len(text) > maxStatus {
 		text = strings.ToValidUTF8(text[:maxStatus], "") + "…"
 	}
 	return text

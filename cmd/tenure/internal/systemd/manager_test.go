@@ -56,7 +56,7 @@ func TestMessagesReachTheManagerAndNoChildInheritsIt(t *testing.T) {
 	m.Ready("listening on\nMAINPID=1")
 	m.Status(strings.Repeat("ä", 300))
 	m.Stopping()
-	for _, want := range []string{"READY=1\nSTATUS=listening on MAINPID=1", "STATUS=" + strings.Repeat("ä", 128) + "…", "STOPPING=1\nSTATUS=stopping"} {
+	for _, want := range []string{`READY=1` + "\n" + `STATUS=listening on\x0aMAINPID=1`, "STATUS=" + strings.Repeat("ä", 128) + "…", "STOPPING=1\nSTATUS=stopping"} {
 		if got := receive(t, socket); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}

@@ -8,5 +8,5 @@ import (
 )
 
 var setTimeout = func(*os.File, int) (int, error) {
-	return 0, errors.New("only Linux has such devices: --watchdog off")
+	return 0, errors.New("only Linux has such devices: leave out --watchdog")
 }

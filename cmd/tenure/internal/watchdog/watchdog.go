@@ -9,43 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 )
-
-// Setting says whether there is a watchdog. It is a flag: "off", a device that must be there, or "auto:" and a
-// device that is used if it is there. The zero value is off.
-type Setting struct {
-	Device    string // empty: off
-	Automatic bool
-}
-
-// String implements pflag.Value.
-func (s *Setting) String() string {
-	switch {
-	case s.Device == "":
-		return "off"
-	case s.Automatic:
-		return "auto:" + s.Device
-	}
-	return s.Device
-}
-
-// Set implements pflag.Value.
-func (s *Setting) Set(text string) error {
-	device, automatic := strings.CutPrefix(text, "auto:")
-	switch {
-	case text == "off":
-		device = ""
-	case !strings.HasPrefix(device, "/"):
-		return errors.New("give off, a device such as /dev/watchdog, or auto:/dev/watchdog")
-	}
-	*s = Setting{device, automatic}
-	return nil
-}
-
-// Type implements pflag.Value.
-func (s *Setting) Type() string { return "device" }
 
 // LeastTTL is the shortest TTL of a lease for which a device can be fed: devices count in seconds.
 const LeastTTL = 3 * time.Second
@@ -60,37 +25,24 @@ type Dog struct {
 	Timeout time.Duration
 }
 
-// Open opens the device, which begins to wait. The device waits for a quarter of the TTL, and a second at least.
-// Without a device it returns nil: if the setting is off, or with the error if it is automatic.
-func (s *Setting) Open(ttl time.Duration) (dog *Dog, required bool, err error) {
-	if s.Device == "" {
-		return nil, false, nil
-	}
-	dog, err = open(s.Device, ttl)
-	if err != nil {
-		return nil, !s.Automatic, fmt.Errorf("watchdog %s: %w", s.Device, err)
-	}
-	return dog, !s.Automatic, nil
-}
-
-func open(device string, ttl time.Duration) (dog *Dog, err error) {
-	if ttl < LeastTTL {
-		return nil, fmt.Errorf("the TTL %v is too short: devices count in seconds, so take %v at least", ttl, LeastTTL)
-	}
+// Open opens a device, which begins to wait: for a quarter of the TTL, and a second at least.
+func Open(device string, ttl time.Duration) (dog *Dog, err error) {
 	file, err := os.OpenFile(device, os.O_WRONLY, 0)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("watchdog: %w", err)
 	}
 	dog = &Dog{File: file}
 	seconds, err := setTimeout(file, int(Timeout(ttl)/time.Second))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("its time cannot be set: %w", err), dog.Close())
-	}
 	dog.Timeout = time.Duration(seconds) * time.Second
-	if dog.Timeout > ttl/2 {
-		return nil, errors.Join(fmt.Errorf("it waits for %v at least: take a TTL of twice that", dog.Timeout), dog.Close())
+	switch {
+	case err != nil:
+		err = fmt.Errorf("its time cannot be set: %w", err)
+	case dog.Timeout > ttl/2:
+		err = fmt.Errorf("it waits for %v at least: take a TTL of twice that", dog.Timeout)
+	default:
+		return dog, nil
 	}
-	return dog, nil
+	return nil, errors.Join(fmt.Errorf("watchdog %s: %w", device, err), dog.Close())
 }
 
 // Interval is the pause between two calls of Feed.

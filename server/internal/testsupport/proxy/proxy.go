@@ -9,13 +9,13 @@ import (
 // Proxy links connections of clients with connections to a server, and delays or drops what passes. Its
 // methods may be called concurrently.
 type Proxy struct {
-	dial  func(client net.Conn) (net.Conn, error)
-	tasks sync.WaitGroup
+	dial     func(client net.Conn) (net.Conn, error)
+	listener net.Listener // or nil
+	tasks    sync.WaitGroup
 
 	mu     sync.Mutex
 	links  map[*link]bool            // true: all that it passes is dropped
 	gates  [directions]chan struct{} // closed by Release; nil while a direction is not held
-	held   [directions]int           // pieces of data that wait for that now
 	refuse bool
 }
 
@@ -28,9 +28,21 @@ const (
 	directions
 )
 
-// New returns a proxy that connects to the server with dial.
-func New(dial func(client net.Conn) (net.Conn, error)) *Proxy {
-	return &Proxy{dial: dial, links: make(map[*link]bool)}
+// New returns a proxy that connects to the server with dial. It links what listener accepts, unless that is nil.
+func New(listener net.Listener, dial func(client net.Conn) (net.Conn, error)) *Proxy {
+	p := &Proxy{dial: dial, listener: listener, links: make(map[*link]bool)}
+	if listener != nil {
+		p.tasks.Go(func() {
+			for {
+				client, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				p.Link(client)
+			}
+		})
+	}
+	return p
 }
 
 // link is a connection of a client, and one to the server.
@@ -48,29 +60,22 @@ func (l *link) end() {
 	})
 }
 
-// Link links a connection with the server, or closes it and reports false. ended is closed when both
-// connections have ended.
-func (p *Proxy) Link(client net.Conn) (ended <-chan struct{}, linked bool) {
-	p.mu.Lock()
-	refused := p.refuse
-	p.mu.Unlock()
-	if refused {
-		_ = client.Close()
-		return nil, false
-	}
+// Link links a connection with the server. The channel that it returns is closed when both connections have ended;
+// it is nil if the server is not reached.
+func (p *Proxy) Link(client net.Conn) (ended <-chan struct{}) {
 	server, err := p.dial(client)
 	if err != nil {
 		_ = client.Close()
-		return nil, false
+		return nil
 	}
 	l := &link{client: client, server: server, cut: make(chan struct{})}
 	p.mu.Lock()
-	p.links[l] = false
-	refused = p.refuse
-	p.mu.Unlock()
-	if refused {
+	defer p.mu.Unlock()
+	if p.refuse {
 		l.end()
+		return nil
 	}
+	p.links[l] = false
 	both := make(chan struct{})
 	p.tasks.Go(func() {
 		defer close(both)
@@ -82,14 +87,7 @@ func (p *Proxy) Link(client net.Conn) (ended <-chan struct{}, linked bool) {
 		defer p.mu.Unlock()
 		delete(p.links, l)
 	})
-	return both, true
-}
-
-// Join is Link, and returns when both connections have ended.
-func (p *Proxy) Join(client net.Conn) {
-	if ended, linked := p.Link(client); linked {
-		<-ended // Close ends it at the latest
-	}
+	return both
 }
 
 // pass copies one direction until its end. A queue between reading and writing takes the place of the buffers of
@@ -119,11 +117,10 @@ func (p *Proxy) pass(l *link, to, from net.Conn, way Direction) {
 			continue
 		}
 		if _, err := to.Write(piece); err != nil {
-			broken = true
+			broken = true // if the client is gone, what it sent must still reach the server
 			if way == ToServer {
 				l.end()
 			}
-			// A client that is gone ends its own reading. What it sent must reach the server.
 		}
 	}
 	if !broken {
@@ -137,19 +134,15 @@ func (p *Proxy) pass(l *link, to, from net.Conn, way Direction) {
 // mayPass waits while a direction is held. It reports false for what is dropped.
 func (p *Proxy) mayPass(l *link, way Direction) bool {
 	p.mu.Lock()
-	gate := p.gates[way]
-	if gate != nil {
-		p.held[way]++
-	}
-	p.mu.Unlock()
-	if gate != nil {
+	defer p.mu.Unlock()
+	if gate := p.gates[way]; gate != nil {
+		p.mu.Unlock()
 		select {
 		case <-gate:
 		case <-l.cut:
 		}
+		p.mu.Lock()
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	return !p.links[l]
 }
 
@@ -177,7 +170,7 @@ func (p *Proxy) Hold(way Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.gates[way] == nil {
-		p.gates[way], p.held[way] = make(chan struct{}), 0
+		p.gates[way] = make(chan struct{})
 	}
 }
 
@@ -191,13 +184,6 @@ func (p *Proxy) Release(way Direction) {
 	}
 }
 
-// Holds reports whether data is held back.
-func (p *Proxy) Holds(way Direction) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.held[way] > 0
-}
-
 // Refuse makes new connections fail while on is true.
 func (p *Proxy) Refuse(on bool) {
 	p.mu.Lock()
@@ -205,11 +191,19 @@ func (p *Proxy) Refuse(on bool) {
 	p.refuse = on
 }
 
-// Close ends all connections, accepts no more, and waits for the end of what the proxy does.
-func (p *Proxy) Close() {
+// End ends all connections, and accepts no more.
+func (p *Proxy) End() {
+	if p.listener != nil {
+		_ = p.listener.Close()
+	}
 	p.Refuse(true)
 	p.Release(ToServer)
 	p.Release(ToClient)
 	p.Cut()
+}
+
+// Close is End, and waits for the end of what the proxy does.
+func (p *Proxy) Close() {
+	p.End()
 	p.tasks.Wait()
 }

@@ -3,6 +3,7 @@ package browsertest
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -37,7 +38,7 @@ type store struct {
 func serveStore(t *testing.T) *store {
 	t.Helper()
 	s := &store{node: admin.NewNode(), at: time.Now(), shows: activity.NewState()}
-	listening, err := admin.Listen(admin.Options{Addr: "127.0.0.1:0", Node: s.node,
+	listening, err := admin.Listen(admin.Options{Addr: "127.0.0.1:0", Node: s.node, Logger: slog.New(slog.DiscardHandler),
 		About: admin.About{Mode: "serve", Version: "v1.2.3", Commit: "0123456789abcdef0123456789abcdef01234567"}})
 	if err != nil {
 		t.Fatal(err)
