@@ -267,16 +267,6 @@ func watchLongCommit(t *testing.T) error {
 	return nil
 }
 
-// loadingJournal is a journal that does no more than load.
-type loadingJournal struct {
-	statestore.Journal
-	load func(context.Context) error
-}
-
-func (j loadingJournal) Load(ctx context.Context, _ func(statestore.Record) error) (former statestore.Former, err error) {
-	return former, j.load(ctx)
-}
-
 // A user with many connections fills what may wait for a commit. The change of another user goes in
 // with the first room that a commit makes, and no more goes in than there is room for.
 func TestOneUserDoesNotKeepTheChangesOfOthersFromASlowJournal(t *testing.T) {

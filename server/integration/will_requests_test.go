@@ -151,8 +151,10 @@ func TestTheClientRefusesAWillThatIsTooLargeForAPacket(t *testing.T) {
 	if _, err := client.SetWill(t.Context(), "k", []byte(largest)); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.latestWill().Will.Payload; !bytes.Equal(got, testsupport.Command("VDEL", "k", largest)) {
-		t.Errorf("of the largest, %d bytes arrive", len(got))
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !bytes.HasSuffix(b.will, testsupport.Command("VDEL", "k", largest)) { // more than a Gate of our server takes
+		t.Errorf("the largest does not arrive: the CONNECT has %d bytes", len(b.will))
 	}
 }
 
