@@ -11,8 +11,7 @@
 // in checker_test.go: applied_test.go checks what the store did, and requests_test.go what a
 // process sent and got.
 //
-// There is no MQTT here: no CONNECT that is handled late, and no Receive Maximum. server/integration has both
-// over the real server, in virtual time too (TestNodesHoldTheirLeaseUnderStaleConnectsAndSmallReceiveMaximums).
+// There is no MQTT here, and so no CONNECT that is handled late, and no Receive Maximum.
 //
 // In the seeds with an even number the store has a journal, crashes within commits of which some
 // groups are kept, and starts again, sometimes on a machine with another clock. It may be cut off

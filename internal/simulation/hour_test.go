@@ -193,11 +193,10 @@ func (s *simulation) run(seed uint64) {
 	s.checker.finish()
 }
 
-// nextStore returns the options of another store. Its versions carry a name of its own, by
-// which the checker knows where they are from.
+// nextStore returns the options of another store.
 func (s *simulation) nextStore() statestore.Options {
 	s.stores++
-	return statestore.Options{Strict: s.strict, Node: fmt.Sprintf("Store%d", s.stores), HoldOff: s.holdOff}
+	return statestore.Options{Strict: s.strict, HoldOff: s.holdOff}
 }
 
 func (s *simulation) elapsed() time.Duration { return time.Since(s.began) }
