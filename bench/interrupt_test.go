@@ -16,7 +16,7 @@ import (
 
 // Ctrl-C sends an interrupt. A kill gives the run no chance to end its servers; the kernel ends them.
 func TestNoServerOutlivesARunThatIsEnded(t *testing.T) {
-	peers := []string{"--only", "^raw"}
+	peers := []string{"--only", "^NATS"}
 	growth := []string{"growth", "--only", "connections"}
 	for _, test := range []struct {
 		arguments []string

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/tenurelock/tenure/internal/sleep"
@@ -31,7 +30,7 @@ type Candidate struct {
 	last    claim         // of this process
 	journal *Journal      // the last one, until it is closed
 	running bool          // a Campaign
-	vain    int           // standings that passed soon after they began, one after the other
+	vain    int           // attempts and standings in a row that came to nothing
 }
 
 // observation is what was last read of the election.
@@ -45,7 +44,7 @@ type observation struct {
 	aliveRevision int64
 }
 
-// Open checks the options, waits until etcd answers, and checks the prefix and etcd's limits.
+// Open checks the options, waits until etcd answers, and checks its version and the prefix.
 // It does not begin to campaign. The error says which option makes no sense, what etcd
 // refuses, or why it did not answer before ctx ended; it wraps ErrForeignData if the prefix
 // holds other keys.
@@ -88,10 +87,8 @@ func (c *Candidate) Campaign(ctx context.Context) (journal *Journal, err error) 
 		return nil, fmt.Errorf("cluster: campaign: %w", err)
 	}
 	defer c.tasks.Done()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })()
-	defer cancel(nil)
-	c.standAside(ctx)
+	ctx, cancel := joined(ctx, c.life)
+	defer cancel()
 	journal, err = c.campaign(ctx)
 	if err != nil {
 		c.setEligible(false)
@@ -120,32 +117,36 @@ func (c *Candidate) beginCampaign() error {
 // A standing that is shorter than minSteady, or than ten times Options.Standing, shows that the proofs are too slow.
 const minSteady = 30 * time.Second
 
-// note counts a standing that lasted for some time and ended with why.
-func (c *Candidate) note(why error, lasted time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case !errors.Is(why, ErrDeadlinePassed):
-		c.vain = 0
-	case lasted > max(minSteady, 10*c.options.Standing):
-		c.vain = 1
-	default:
-		c.vain++
-	}
+// lasted counts a standing that lasted for some time and ended with why.
+func (c *Candidate) lasted(standing time.Duration, why error) {
+	c.count(errors.Is(why, ErrDeadlinePassed) && standing <= max(minSteady, 10*c.options.Standing))
 }
 
-// standAside leaves the store to another process when the standing of this one has passed maxTries times, soon
-// each time: it waits until its member no longer leads etcd, or for longer than members elect another one.
+// count counts what came to nothing, and reports whether it is the first in a row.
+func (c *Candidate) count(vain bool) (first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !vain {
+		c.vain = 0
+		return false
+	}
+	c.vain++
+	return c.vain == 1
+}
+
+// standAside leaves the store to another process when maxTries attempts and standings of this one in a row came
+// to nothing: it waits until its member no longer leads etcd, or for longer than members elect another one.
 func (c *Candidate) standAside(ctx context.Context) {
 	c.mu.Lock()
-	vain := c.vain >= maxTries
+	vain := c.vain >= maxTries && c.options.Member != nil
 	if vain {
 		c.vain = 0
 	}
 	c.mu.Unlock()
-	if vain && c.options.Member != nil {
-		c.options.Logger.Warn("the proofs of this process come too late again and again, so another one is to be the active store: " +
+	if vain {
+		c.options.Logger.Warn("this process cannot take the store, or its proofs come too late, again and again, so another one is to be the active store: " +
 			"look at the network between the members and at their disks, or raise --election-timeout")
+		c.setEligible(false)
 		ctx, cancel := context.WithTimeout(ctx, c.options.commitLimit())
 		defer cancel()
 		for leads, changed := c.options.Member.Leads(); leads && ctx.Err() == nil; leads, changed = c.options.Member.Leads() {
@@ -175,11 +176,10 @@ func (c *Candidate) resigned(journal *Journal) {
 }
 
 func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
-	var effort effort
 	for {
+		c.standAside(ctx)
 		if may, changed := c.mayTake(); !may {
-			effort.failures = 0
-			c.setEligible(true)
+			c.count(false)
 			select {
 			case <-changed:
 			case <-ctx.Done():
@@ -190,19 +190,14 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 		journal, err := c.try(ctx)
 		switch {
 		case journal != nil:
-			c.setEligible(true) // it may have given leadership up before
 			return journal, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case err != nil && (refusal(err) != "" || errors.Is(err, ErrForeignData)):
+		case refusal(err) != "" || errors.Is(err, ErrForeignData):
 			return nil, err
 		}
-		var warn, yield bool
-		if effort, warn, yield = effort.after(err); warn {
+		if c.count(err != nil) {
 			c.options.Logger.Warn("campaign for the active store: trying again", slog.Any("reason", err))
-		}
-		if yield {
-			c.setEligible(false) // another process may be able to: the member hands leadership on
 		}
 		if !sleep.For(ctx, tryPause/2+mathrand.N(tryPause)) {
 			return nil, context.Cause(ctx)
@@ -210,22 +205,7 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 	}
 }
 
-// effort is how the attempts of a campaign went. It is a value without clock, goroutine or lock.
-type effort struct {
-	failing  bool
-	failures int // in a row
-}
-
-// after returns the effort after an attempt that ended with err, or that another process made first: nil. warn
-// says that this is news, and yield that another process should lead.
-func (e effort) after(err error) (after effort, warn, yield bool) {
-	warn = err != nil && !e.failing
-	e.failing = err != nil
-	e.failures++
-	return e, warn, err != nil && e.failures >= maxTries
-}
-
-// maxTries is after how many attempts in a row the member leads etcd in vain.
+// maxTries is after how many attempts and standings in a row a process stands aside.
 const maxTries = 3
 
 // tryPause is how long a candidate waits on average before it tries again.
@@ -258,7 +238,7 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 		return nil, nil
 	}
 	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, stop: func() {}}
-	j.term = term{keys: c.keys, claim: claim{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address}}
+	j.term = term{keys: c.keys, claim: claim{Term: rand.Text(), Address: c.options.Address}}
 	wait := j.claim.inherit(seen, c.remember(j.claim), c.options.Standing)
 	if c.options.Member == nil {
 		if err := j.grant(ctx); err != nil {
@@ -277,7 +257,7 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 		return nil, err
 	}
 	c.options.Logger.Info("this process is the active store",
-		slog.String("name", c.options.Name), slog.String("address", c.options.Address), slog.Duration("answers_in", max(from-c.options.Clock(), 0)))
+		slog.String("address", c.options.Address), slog.Duration("answers_in", max(from-c.options.Clock(), 0)))
 	j.start()
 	return j, nil
 }
@@ -308,19 +288,20 @@ func (j *Journal) firstProof(ctx context.Context) (began time.Duration, err erro
 }
 
 // win takes the election key if it still is as it was seen, and sets revision if it has.
-func (j *Journal) win(ctx context.Context, seen observation) (err error) {
-	takes := j.takes(seen)
-	j.revision, err = do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (won int64, err error) {
-		response, err := client.Do(ctx, takes)
-		switch {
-		case errors.Is(err, rpctypes.ErrLeaseNotFound):
-			return 0, final{err}
-		case err != nil:
-			return 0, err
-		}
-		return j.took(response.Txn()), nil
-	})
+func (j *Journal) win(ctx context.Context, seen observation) error {
+	response, err := j.transact(ctx, j.options.patience(), j.takes(seen))
+	if err == nil {
+		j.revision = j.took(response)
+	}
 	return err
+}
+
+// transact carries a transaction out: see do.
+func (j *Journal) transact(ctx context.Context, patience time.Duration, op clientv3.Op) (*clientv3.TxnResponse, error) {
+	return do(ctx, j.endpoints, patience, func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
+		response, err := client.Do(ctx, op)
+		return response.Txn(), err
+	})
 }
 
 // observe follows the election until the candidate is closed. A watch wakes it early; it

@@ -10,7 +10,6 @@ import (
 // claim is the value of the election key.
 type claim struct {
 	Term    string `json:"term"`
-	Name    string `json:"name"`
 	Address string `json:"address"`
 	// Standing is how long, in nanoseconds, this process or one before it may answer after
 	// another one has taken the key.
@@ -55,10 +54,10 @@ func (c claim) encode() string {
 	return string(value)
 }
 
-// decodeClaim reads a claim. A value that this package did not write becomes a claim named ? with the longest standing.
+// decodeClaim reads a claim. A value that this package did not write becomes a claim with the longest standing.
 func decodeClaim(value []byte) (c claim) {
-	if json.Unmarshal(value, &c) != nil || len(c.Name) > maxAddress || len(c.Address) > maxAddress || c.Standing < 0 || c.Standing > MaxStanding {
-		return claim{Name: "?", Standing: MaxStanding}
+	if json.Unmarshal(value, &c) != nil || len(c.Address) > maxAddress || c.Standing < 0 || c.Standing > MaxStanding {
+		return claim{Standing: MaxStanding}
 	}
 	return c
 }

@@ -46,21 +46,28 @@ func (d *database) wrote(size int, revision int64) {
 
 // watchDatabase looks at the size of the database, and compacts what is old, until the standing ends.
 func (j *Journal) watchDatabase() {
-	nearlyFull := false
+	level := roomy
 	for sleep.For(j.life, measurePause) {
-		nearlyFull = j.measure(nearlyFull)
-		if old := j.database.old.Load(); j.options.Compact && (old >= oldBytes || nearlyFull && old > 0) {
+		level = j.measure(level)
+		j.database.full.Store(level == full)
+		if old := j.database.old.Load(); j.options.Member != nil && (old >= oldBytes || level != roomy && old > 0) {
 			j.compact(old)
 		}
-		if j.Full() {
+		if level == full {
 			j.touch()
 		}
 	}
 }
 
-// measure asks how large the database is, and reports whether most of the room is used. What is free in
-// its file does not count: etcd uses that first.
-func (j *Journal) measure(warned bool) (nearlyFull bool) {
+// How much of the room for the database is used, as the log says it.
+const (
+	roomy      = "the database has room again"
+	nearlyFull = "the database is nearly full; then the store refuses what needs more room: delete keys, or allow a larger one"
+	full       = "the database is full, so the store refuses what needs more room: delete keys, or allow a larger one"
+)
+
+// measure asks how large the database is. What is free in its file does not count: etcd uses that first.
+func (j *Journal) measure(before string) (now string) {
 	ctx, cancel := context.WithTimeout(j.life, databaseTimeout)
 	defer cancel()
 	status, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (*pb.StatusResponse, error) {
@@ -68,27 +75,22 @@ func (j *Journal) measure(warned bool) (nearlyFull bool) {
 		return status, rpctypes.Error(err)
 	})
 	if err != nil {
-		return warned // the proofs of the standing say what is wrong with etcd
+		return before // the proofs of the standing say what is wrong with etcd
 	}
 	limit := cmp.Or(j.options.MaxDatabase, status.DbSizeQuota/5*4)
-	if limit <= 0 {
-		return false
-	}
 	used := status.DbSizeInUse
-	wasFull := j.Full()
-	full := used >= limit || wasFull && used >= limit/16*15 // not in and out with each write
-	j.database.full.Store(full)
-	nearlyFull = used >= limit/5*4
-	attributes := []any{slog.Int64("bytes", used), slog.Int64("limit", limit)}
+	now = roomy
 	switch {
-	case full && !wasFull:
-		j.options.Logger.Error("the database is full, so the store refuses what needs more room: delete keys, or allow a larger one", attributes...)
-	case !full && wasFull:
-		j.options.Logger.Warn("the database has room again", attributes...)
-	case nearlyFull && !warned:
-		j.options.Logger.Warn("the database is nearly full; then the store refuses what needs more room: delete keys, or allow a larger one", attributes...)
+	case limit <= 0:
+	case used >= limit, before == full && used >= limit/16*15: // not in and out with each write
+		now = full
+	case used >= limit/5*4:
+		now = nearlyFull
 	}
-	return nearlyFull
+	if now != before {
+		j.options.Logger.Warn(now, slog.Int64("bytes", used), slog.Int64("limit", limit))
+	}
+	return now
 }
 
 // compact removes the values that were replaced before the last transaction. old is how much was

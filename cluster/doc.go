@@ -75,8 +75,8 @@
 // have nothing to do with each other need prefixes of their own.
 //
 // etcd keeps old values until it is compacted. Its operator has to compact it, for example with
-// --auto-compaction-mode=periodic --auto-compaction-retention=5m. With Options.Compact, which
-// members of package cluster/member ask for, the active process does. Compaction and
+// --auto-compaction-mode=periodic --auto-compaction-retention=5m. With Options.Member the active
+// process does. Compaction and
 // defragmentation do no harm at any time. Where the database is larger than Options.MaxDatabase,
 // [Journal.Full] makes the store refuse what needs more room: at etcd's own quota every write would be
 // refused, the election's too.

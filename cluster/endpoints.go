@@ -37,8 +37,8 @@ func dial(o *Options) (*endpoints, error) {
 			TLS:                  o.TLS,
 			DialKeepAliveTime:    pingAfter,
 			DialKeepAliveTimeout: pingTimeout,
-			MaxCallSendMsgSize:   o.MaxTransactionBytes + 1<<20,
-			MaxCallRecvMsgSize:   max(maxReceived, o.MaxTransactionBytes+1<<20),
+			MaxCallSendMsgSize:   maxTransactionBytes + 1<<20,
+			MaxCallRecvMsgSize:   maxReceived,
 			MaxUnaryRetries:      1, // request repeats
 			Logger:               zap.NewNop(),
 		})
@@ -113,8 +113,8 @@ func do[T any](ctx context.Context, e *endpoints, patience time.Duration, call f
 	next := time.NewTimer(patience)
 	defer next.Stop()
 	var last error
-	pause := 25 * time.Millisecond
-	for failures := 0; ; {
+	pause := 10 * time.Millisecond
+	for {
 		select {
 		case <-ctx.Done():
 			return none, gaveUp(ctx, last)
@@ -137,17 +137,11 @@ func do[T any](ctx context.Context, e *endpoints, patience time.Duration, call f
 			}
 			last = o.err
 			e.failed(o.index)
-			if underWay > 0 {
-				continue // the timer begins the next one
-			}
-			silent = 0
-			if failures++; failures%len(e.clients) == 0 { // each of them has failed
+			if underWay == 0 { // else the timer begins the next one in time
+				silent = 0
 				next.Reset(pause/2 + rand.N(pause))
 				pause = min(2*pause, patience)
-				continue
 			}
-			begin()
-			next.Reset(patience)
 		}
 	}
 }

@@ -54,7 +54,9 @@ func tooLarge(err error) bool {
 }
 
 // isFinal reports whether no repetition of a request would change err.
-func isFinal(err error) bool { return errors.As(err, &final{}) || refusal(err) != "" }
+func isFinal(err error) bool {
+	return errors.As(err, &final{}) || errors.Is(err, rpctypes.ErrLeaseNotFound) || refusal(err) != ""
+}
 
 // explained adds the cure to a refusal.
 func explained(err error) error {

@@ -141,27 +141,6 @@ func TestInvariant34AnEtcdThatIsFullEndsTheJournalWithTheCure(t *testing.T) {
 	commit(t, journal, group("a", "small"))
 }
 
-// Another program of that etcd may read old revisions. Its operator compacts it.
-func TestAnEtcdThatOthersShareIsNotCompacted(t *testing.T) {
-	e := sharedEtcd(t)
-	client := e.client(t)
-	before, err := client.Get(bounded(t), prefix(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	journal := campaign(t, open(t, e.candidateOptions(t, "a")))
-	load(t, journal)
-	for range 20 { // more than is compacted elsewhere
-		commit(t, journal, statestore.Group{{ID: []byte("a"), Value: make([]byte, 1<<20)}})
-	}
-	if err := journal.Close(); err != nil { // after what it had begun
-		t.Error(err)
-	}
-	if _, err := client.Get(bounded(t), prefix(t), clientv3.WithRev(before.Header.Revision)); err != nil {
-		t.Errorf("a read of what was before the journal: %v", err)
-	}
-}
-
 // Pages are read one after the other; the data between them may be compacted, and the files written anew. That does no
 // harm to commits either.
 func TestLoadReadsManyPagesWhileEtcdIsCompacted(t *testing.T) {
@@ -221,8 +200,6 @@ func TestAnEtcdThatCannotKeepTheStoreIsRefusedAtTheStart(t *testing.T) {
 		"a foreign key":        {put("some", "thing"), "another prefix"},
 		"a later format":       {put("format", "tenure store 2"), "another prefix"},
 		"records of no format": {put("r/record", "1"), "another prefix"},
-		"few operations":       {func(_ *testing.T, o *cluster.Options) { o.MaxOperations = 5000 }, "--max-txn-ops"},
-		"few bytes":            {func(_ *testing.T, o *cluster.Options) { o.MaxTransactionBytes = 5 << 20 }, "--max-request-bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			options := e.candidateOptions(t, "a")
@@ -270,11 +247,9 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		"not the URL of a member": func(o *cluster.Options) { o.Endpoints = []string{"localhost"} },
 		"without TLS":             func(o *cluster.Options) { o.TLS = &tls.Config{} },
 		"Options.Prefix":          func(o *cluster.Options) { o.Prefix = strings.Repeat("p", 300) },
-		"Options.Name":            func(o *cluster.Options) { o.Name = strings.Repeat("p", 3000) },
+		"Options.Address":         func(o *cluster.Options) { o.Address = strings.Repeat("p", 3000) },
 		"Options.TTL":             func(o *cluster.Options) { o.TTL = 2500 * time.Millisecond },
 		"Options.Standing":        func(o *cluster.Options) { o.Standing = time.Millisecond },
-		"Options.MaxOperations":   func(o *cluster.Options) { o.MaxOperations = statestore.MaxGroup },
-		"MaxTransactionBytes":     func(o *cluster.Options) { o.MaxTransactionBytes = 1 << 10 },
 	} {
 		options := valid()
 		change(&options)

@@ -96,7 +96,7 @@ func (w *world) receive(m message) error {
 			w.close(i)
 			return nil
 		}
-		p.phase, p.effort, p.loaded, p.serving, p.served = active, effort{}, false, false, false
+		p.phase, p.vain, p.loaded, p.serving, p.served = active, 0, false, false, false
 		w.send(i, load)
 	case load:
 		if m.err != nil {
@@ -121,15 +121,16 @@ func (w *world) receive(m message) error {
 // failed ends an attempt to take the key.
 func (w *world) failed(i uint8, err error) {
 	p := &w.processes[i]
-	p.effort, _, _ = p.effort.after(err)
-	p.effort.failures = min(p.effort.failures, maxTries)
+	if p.vain = min(p.vain+1, maxTries); err == nil {
+		p.vain = 0
+	}
 	p.phase, p.waited = pausing, 0
 }
 
 // close ends a standing, as Journal.Close does. If the first proof failed, the attempt to take the key fails then.
 func (w *world) close(i uint8) {
 	p := &w.processes[i]
-	p.vain, p.writing = p.phase == proving, false
+	p.unproved, p.writing = p.phase == proving, false
 	w.answered(i, every)
 	p.term.claim = p.term.claim.resign(p.proofs.left(p.clock))
 	p.phase = closing
@@ -144,8 +145,8 @@ func (w *world) closed(i uint8) {
 	switch {
 	case before.leaves:
 		p.last, w.leader = claim{}, 1-i
-	case before.vain:
-		p.effort = before.effort
+	case before.unproved:
+		p.vain = before.vain
 		w.failed(i, errNoAnswer)
 	}
 }

@@ -184,8 +184,8 @@ func (c *canon) sequence(key []byte, value string) []byte {
 }
 
 func (p *process) key(c *canon, key []byte) []byte {
-	key = append(key, byte(p.phase), p.waited, byte(p.effort.failures), byte(p.memory), byte(p.term.sequence), byte(p.proofs.underWay), byte(min(p.proofs.failures, 4)),
-		bits(p.frozen, p.vain, p.loaded, p.serving, p.served, p.leaves, p.writing, p.effort.failing), c.revision(p.term.revision))
+	key = append(key, byte(p.phase), p.waited, p.vain, byte(p.memory), byte(p.term.sequence), byte(p.proofs.underWay), byte(min(p.proofs.failures, 4)),
+		bits(p.frozen, p.unproved, p.loaded, p.serving, p.served, p.leaves, p.writing), c.revision(p.term.revision))
 	key = c.claim(c.claim(key, p.last), p.term.claim)
 	switch p.phase {
 	case taking:

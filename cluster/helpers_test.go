@@ -125,11 +125,10 @@ func short(t testing.TB) context.Context {
 // candidateOptions returns the options of a candidate on e; the prefix is the test's own.
 func (e *etcd) candidateOptions(t testing.TB, name string) cluster.Options {
 	return cluster.Options{
-		Endpoints: e.urls, Prefix: prefix(t), Name: name, Address: name + ":8883",
-		TTL:           20 * time.Second, // tests in which a lease expires have a shorter one
-		Standing:      2 * time.Second,
-		MaxOperations: 128, MaxTransactionBytes: 3 << 19,
-		Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Endpoints: e.urls, Prefix: prefix(t), Address: name + ":8883",
+		TTL:      20 * time.Second, // tests in which a lease expires have a shorter one
+		Standing: 2 * time.Second,
+		Logger:   slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }
 

@@ -58,7 +58,7 @@ func (j *Journal) start() {
 	j.tasks.Go(func() {
 		j.keep(ctx, j.attemptProof)
 		err := j.why()
-		j.candidate.note(err, j.clock()-j.began)
+		j.candidate.lasted(j.clock()-j.began, err)
 		j.candidate.setEligible(false) // until the next campaign; before the log, which may block
 		if err != nil && !errors.Is(err, ErrClosed) {
 			j.options.Logger.Error("this process is no longer the active store", slog.Any("reason", err))
@@ -74,7 +74,7 @@ func (j *Journal) warnIfSlow(took time.Duration) {
 	}
 	j.tasks.Go(func() {
 		j.options.Logger.Warn("etcd answers slowly: if a proof that this process is the active store takes as long as it is valid, another process takes over; "+
-			"look at the network between the members and at their load, or raise --standing and --election-timeout",
+			"look at the network between the members and at their load, or raise --election-timeout (--etcd-ttl)",
 			slog.Duration("took", took), slog.Duration("valid", j.options.Standing))
 	})
 }
@@ -118,9 +118,14 @@ func (j *Journal) Standing() error { return j.check() }
 
 // living returns a context that ends with ctx and with the standing.
 func (j *Journal) living(ctx context.Context) (context.Context, context.CancelFunc) {
-	living, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(j.life, func() { cancel(j.why()) })
-	return living, func() { stop(); cancel(nil) }
+	return joined(ctx, j.life)
+}
+
+// joined returns a context that ends with both, with the cause of the first.
+func joined(ctx, other context.Context) (context.Context, context.CancelFunc) {
+	joined, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
+	return joined, func() { stop(); cancel(nil) }
 }
 
 const (
@@ -188,20 +193,15 @@ func (j *Journal) load(ctx context.Context, each func(statestore.Record) error) 
 }
 
 func (j *Journal) loadPage(ctx context.Context, from string, limit int) (*clientv3.GetResponse, error) {
-	return do(ctx, j.endpoints, pagePatience, func(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
-		answer, err := client.Do(ctx, j.page(from, limit))
-		response := answer.Txn()
-		switch {
-		case tooLarge(err):
-			return nil, final{err}
-		case err != nil:
-			return nil, err
-		case !response.Succeeded:
-			j.over(ErrDeposed)
-			return nil, final{ErrDeposed}
-		}
-		return (*clientv3.GetResponse)(response.Responses[0].GetResponseRange()), nil
-	})
+	response, err := j.transact(ctx, pagePatience, j.page(from, limit))
+	switch {
+	case err != nil:
+		return nil, err
+	case !response.Succeeded:
+		j.over(ErrDeposed)
+		return nil, ErrDeposed
+	}
+	return (*clientv3.GetResponse)(response.Responses[0].GetResponseRange()), nil
 }
 
 // Commit implements [statestore.Journal]. A batch that is larger than a transaction of etcd
@@ -210,7 +210,7 @@ func (j *Journal) loadPage(ctx context.Context, from string, limit int) (*client
 func (j *Journal) Commit(ctx context.Context, batch []statestore.Group) error {
 	ctx, cancel := j.living(ctx)
 	defer cancel()
-	for t, err := range split(batch, j.keys.records, j.options.MaxOperations, j.options.MaxTransactionBytes) {
+	for t, err := range split(batch, j.keys.records, j.options.operations(), maxTransactionBytes) {
 		if err == nil {
 			err = j.commit(ctx, t)
 		}
@@ -230,19 +230,14 @@ func (j *Journal) Commit(ctx context.Context, batch []statestore.Group) error {
 // so it is applied once at most, and an attempt that etcd gets late is not applied after a
 // later transaction.
 func (j *Journal) commit(ctx context.Context, t *transaction) error {
-	writes := j.writes(t)
 	// One that is large needs longer to arrive.
 	longer := time.Duration(t.size) * time.Second / slowNetwork
-	patience := j.options.patience() + longer
 	ctx, cancel := context.WithTimeoutCause(ctx, j.options.commitLimit()+longer, ErrUnconfirmed)
 	defer cancel()
-	response, err := do(ctx, j.endpoints, patience, func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
-		response, err := client.Do(ctx, writes)
-		if err == nil {
-			err = j.wrote(response.Txn())
-		}
-		return response.Txn(), err
-	})
+	response, err := j.transact(ctx, j.options.patience()+longer, j.writes(t))
+	if err == nil {
+		err = j.wrote(response)
+	}
 	if err != nil {
 		if over := j.lasts(); over != nil {
 			return over // a process that was frozen finds the limit of the commit passed as well
@@ -278,10 +273,7 @@ func (j *Journal) Close() error {
 		j.claim = j.claim.resign(j.span.Load().left(j.clock()))
 		ctx, cancel := context.WithTimeoutCause(context.Background(), resignLimit, errors.New("etcd did not answer in time"))
 		defer cancel()
-		_, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (clientv3.OpResponse, error) {
-			return client.Do(ctx, j.resigns())
-		})
-		if err != nil {
+		if _, err := j.transact(ctx, j.options.patience(), j.resigns()); err != nil {
 			j.closed = fmt.Errorf("resign: %w; another process takes over as after a crash", err)
 		}
 		j.candidate.resigned(j)

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/statestore"
 )
 
 // Options configure a Candidate. Endpoints is required.
@@ -30,15 +28,14 @@ type Options struct {
 	// Prefix begins all keys. Stores with different prefixes are independent. It ends with
 	// a slash, which is added if it is missing. Default DefaultPrefix.
 	Prefix string
-	// Name says in logs, and to the other candidates, which process this is. Default: host
-	// name and process id.
-	Name string
 	// Address is where clients reach this process when it is active, as MQTT's Server
 	// Reference: host or host:port, several of them separated by spaces. The other
 	// candidates refer clients to it. It may be empty.
 	Address string
 	// Member is the member of etcd in this process, which Endpoints lead to. With it a process
-	// becomes the active one when its member leads etcd. Nil: etcd runs elsewhere, and a process
+	// becomes the active one when its member leads etcd, which allows MemberOperations in a
+	// transaction and serves this store only: the active process compacts it as its old values grow, so a
+	// store that is written to all day does not fill it. Nil: etcd runs elsewhere, and a process
 	// may become the active one when a lease of the one before has expired, after TTL.
 	Member Leadership
 	// TTL is how long etcd waits for a process that ended uncleanly before another may take
@@ -52,15 +49,6 @@ type Options struct {
 	// what etcd takes to elect a leader ends the standing then. From 100 ms to 30 s. The processes
 	// may have different ones. Default TTL/2.
 	Standing time.Duration
-	// MaxOperations is how many operations etcd allows in a transaction (--max-txn-ops). At
-	// least 65. Default 128, as in etcd.
-	MaxOperations int
-	// MaxTransactionBytes is how large etcd lets a transaction be (--max-request-bytes). At
-	// least 256 KiB, at most 64 MiB. Default 1.5 MiB, as in etcd. See [Options.MaxPacketSize].
-	MaxTransactionBytes int
-	// Compact says that the etcd serves this store only. Then the active process compacts it as
-	// its old values grow, and a store that is written to all day does not fill it.
-	Compact bool
 	// MaxDatabase is how large etcd's database may become, in bytes. From there on the store refuses
 	// what needs more room, and etcd never comes to its own quota, after which no process could
 	// become the active one. Default 80 % of etcd's quota; releases before 3.6 do not say what
@@ -98,29 +86,21 @@ type Leadership interface {
 	SetEligible(can bool)
 }
 
+// MaxPacketSize is the largest server.Options.MaxPacketSize with which each command fits into one
+// transaction. A server with a larger one must not be given the journal: one SET could end it.
+const MaxPacketSize = maxTransactionBytes - groupOverhead
+
 const (
-	// minTransactionBytes has room for packets of 128 KiB.
-	minTransactionBytes = 256 << 10
-	maxTransactionBytes = 64 << 20
+	// maxTransactionBytes is how large etcd lets a transaction be by default (--max-request-bytes).
+	maxTransactionBytes = 3 << 19
 	// groupOverhead is more than a group has besides the bytes of its packet: the client id
 	// (64 KiB), identifiers of 1,100 bytes, and what etcd adds. Groups of many records only
 	// remove some, or have short values.
 	groupOverhead = 128 << 10
-
-	maxPrefix  = 256
-	maxAddress = 1 << 10
-)
-
-// MaxPacketSize returns the largest server.Options.MaxPacketSize with which each command fits
-// into one transaction. A server with a larger one must not be given the journal: one SET could
-// end it.
-func (o Options) MaxPacketSize() uint32 {
-	return uint32(cmp.Or(o.MaxTransactionBytes, defaultTransactionBytes) - groupOverhead)
-}
-
-const (
-	defaultOperations       = 128
-	defaultTransactionBytes = 3 << 19
+	maxPrefix     = 256
+	maxAddress    = 1 << 10
+	// MemberOperations is --max-txn-ops of members in the processes of the store, and defaultOperations that of others.
+	MemberOperations, defaultOperations = 4096, 128
 )
 
 // OptionError says which field of [Options] makes no sense, and what would do.
@@ -143,32 +123,21 @@ func (o *Options) setDefaults() error {
 	if !strings.HasSuffix(o.Prefix, "/") {
 		o.Prefix += "/"
 	}
-	if o.Name == "" {
-		host, _ := os.Hostname()
-		o.Name = fmt.Sprintf("%s/%d", host, os.Getpid())
-	}
 	for _, text := range []struct {
 		field, value string
 		most         int
-	}{{"Prefix", o.Prefix, maxPrefix}, {"Name", o.Name, maxAddress}, {"Address", o.Address, maxAddress}} {
+	}{{"Prefix", o.Prefix, maxPrefix}, {"Address", o.Address, maxAddress}} {
 		if len(text.value) > text.most {
 			return refuse(text.field, nil, "has %d bytes; at most %d are allowed", len(text.value), text.most)
 		}
 	}
 	o.TTL = cmp.Or(o.TTL, DefaultTTL)
 	o.Standing = cmp.Or(o.Standing, o.TTL/2)
-	o.MaxOperations = cmp.Or(o.MaxOperations, defaultOperations)
-	o.MaxTransactionBytes = cmp.Or(o.MaxTransactionBytes, defaultTransactionBytes)
 	switch {
 	case o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Second != 0:
 		return refuse("TTL", o.TTL, "must be whole seconds, from %v to %v", MinTTL, MaxTTL)
 	case o.Standing < MinStanding || o.Standing > MaxStanding:
 		return refuse("Standing", o.Standing, "must be from %v to %v", MinStanding, MaxStanding)
-	case o.MaxOperations <= statestore.MaxGroup:
-		return refuse("MaxOperations", o.MaxOperations,
-			"must be at least %d: what one command changes is one transaction; raise --max-txn-ops of etcd", statestore.MaxGroup+1)
-	case o.MaxTransactionBytes < minTransactionBytes || o.MaxTransactionBytes > maxTransactionBytes:
-		return refuse("MaxTransactionBytes", o.MaxTransactionBytes, "must be from %d to %d", minTransactionBytes, maxTransactionBytes)
 	case o.MaxDatabase < 0:
 		return refuse("MaxDatabase", o.MaxDatabase, "is negative")
 	}
@@ -181,6 +150,14 @@ func (o *Options) setDefaults() error {
 	}
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	return nil
+}
+
+// operations is how many there can be in a transaction.
+func (o *Options) operations() int {
+	if o.Member != nil {
+		return MemberOperations
+	}
+	return defaultOperations
 }
 
 // requestLimit bounds a request about the election, which is repeated then, and the pause between two looks at

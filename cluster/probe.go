@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strconv"
-	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -40,10 +38,7 @@ func (c *Candidate) probeMember(ctx context.Context, client *clientv3.Client) er
 		return final{fmt.Errorf("%s has version %s, which may answer a linearizable read with an old value after a pause (etcd issue 20418); "+
 			"use 3.5.28 or later, and of 3.6 use 3.6.9 or later", endpoint, status.Version)}
 	}
-	if err := c.probePrefix(ctx, client); err != nil {
-		return err
-	}
-	return c.probeLimits(ctx, client)
+	return c.probePrefix(ctx, client)
 }
 
 // isSupported reports whether linearizable reads of a version of etcd stay linearizable after a pause.
@@ -75,18 +70,4 @@ func (c *Candidate) probePrefix(ctx context.Context, client *clientv3.Client) er
 			ErrForeignData, c.keys.format, found[0].Value, format)}
 	}
 	return nil
-}
-
-// probeLimits sends etcd the largest transaction that a commit may have. It changes nothing,
-// because its condition is never true.
-func (c *Candidate) probeLimits(ctx context.Context, client *clientv3.Client) error {
-	count := c.options.MaxOperations
-	length := (c.options.MaxTransactionBytes-transactionBytes)/count - operationBytes
-	deletions := make([]clientv3.Op, count)
-	for i := range deletions {
-		key := c.keys.records + strconv.Itoa(i)
-		deletions[i] = clientv3.OpDelete(key + strings.Repeat("-", max(length-len(key), 1)))
-	}
-	_, err := client.Txn(ctx).If(clientv3.Compare(clientv3.Version(c.keys.format), "<", 0)).Then(deletions...).Commit()
-	return err
 }

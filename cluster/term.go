@@ -96,11 +96,11 @@ func (t *term) wrote(response *clientv3.TxnResponse) error {
 	sequence := response.Responses[1].GetResponseRange().GetKvs()
 	switch {
 	case len(active) == 0 || active[0].ModRevision != t.revision:
-		return final{ErrDeposed}
+		return ErrDeposed
 	case len(sequence) == 1 && string(sequence[0].Value) == t.number(t.sequence+1):
 		return nil
 	}
-	return final{written([]byte(t.keys.sequence))}
+	return written([]byte(t.keys.sequence))
 }
 
 // resigns says in the election key that this process answers nothing any more.

@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"strings"
 	"testing"
 
@@ -26,13 +27,6 @@ func clientTLS(t *testing.T, a *etcdtest.Authority, name string) *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.Certificate)
 	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestAStoreOnAnEtcdWithTLSAndUsers(t *testing.T) {
@@ -61,21 +55,19 @@ func TestAStoreOnAnEtcdWithTLSAndUsers(t *testing.T) {
 	}
 	defer root.Close()
 	ctx := bounded(t)
-	for _, user := range []string{"root", "tenure", "other"} {
-		_, err := root.UserAddWithOptions(ctx, user, "", &clientv3.UserAddOptions{NoPassword: true})
-		must(t, err)
-	}
-	_, err = root.UserGrantRole(ctx, "root", "root")
-	must(t, err)
-	_, err = root.RoleAdd(ctx, "store")
-	must(t, err)
 	end, readWrite := clientv3.GetPrefixRangeEnd(options.Prefix), clientv3.PermissionType(clientv3.PermReadWrite)
-	_, err = root.RoleGrantPermission(ctx, "store", options.Prefix, end, readWrite)
-	must(t, err)
-	_, err = root.UserGrantRole(ctx, "tenure", "store")
-	must(t, err)
-	_, err = root.AuthEnable(ctx)
-	must(t, err)
+	failures := make([]error, 8)
+	for i, user := range []string{"root", "tenure", "other"} {
+		_, failures[i] = root.UserAddWithOptions(ctx, user, "", &clientv3.UserAddOptions{NoPassword: true})
+	}
+	_, failures[3] = root.UserGrantRole(ctx, "root", "root")
+	_, failures[4] = root.RoleAdd(ctx, "store")
+	_, failures[5] = root.RoleGrantPermission(ctx, "store", options.Prefix, end, readWrite)
+	_, failures[6] = root.UserGrantRole(ctx, "tenure", "store")
+	_, failures[7] = root.AuthEnable(ctx)
+	if err := errors.Join(failures...); err != nil {
+		t.Fatal(err)
+	}
 	// The store goes on, with the rights that it needs and no more.
 	commit(t, journal, group("b", "2"))
 	next := open(t, options)

@@ -23,24 +23,21 @@ const (
 	ownOperations = 1
 )
 
-// split divides a batch into transactions of at most maxOperations operations and maxBytes
-// bytes, in order and between groups only. A group that fits into none is an error; the
-// transactions before it are returned.
-func split(batch []statestore.Group, prefix string, maxOperations, maxBytes int) iter.Seq2[*transaction, error] {
+// split divides a batch into transactions of at most so many operations and bytes, in order and
+// between groups only. A group that fits into none is an error; the transactions before it are returned.
+func split(batch []statestore.Group, prefix string, operations, bytes int) iter.Seq2[*transaction, error] {
 	return func(yield func(*transaction, error) bool) {
 		t := newTransaction()
 		for _, group := range batch {
-			if t.fits(group, len(prefix), maxOperations, maxBytes) {
-				t.add(group, len(prefix))
-				continue
+			if !t.fits(group, len(prefix), operations, bytes) {
+				if len(t.records) > 0 && !yield(t, nil) {
+					return
+				}
+				t = newTransaction()
 			}
-			if len(t.records) > 0 && !yield(t, nil) {
-				return
-			}
-			t = newTransaction()
-			if !t.fits(group, len(prefix), maxOperations, maxBytes) {
+			if !t.fits(group, len(prefix), operations, bytes) {
 				yield(nil, fmt.Errorf("what one command changed does not fit into a transaction of %d operations and %d bytes; "+
-					"lower MaxPacketSize of the server (--max-packet-size)", maxOperations, maxBytes))
+					"lower MaxPacketSize of the server (--max-packet-size)", operations, bytes))
 				return
 			}
 			t.add(group, len(prefix))
@@ -56,12 +53,12 @@ func newTransaction() *transaction {
 }
 
 // fits reports whether t has room for a group. It counts each record as if its identifier were new.
-func (t *transaction) fits(group statestore.Group, prefix, maxOperations, maxBytes int) bool {
+func (t *transaction) fits(group statestore.Group, prefix, operations, bytes int) bool {
 	size := t.size
 	for _, record := range group {
 		size += sizeOf(record, prefix)
 	}
-	return len(t.records)+len(group)+ownOperations <= maxOperations && size <= maxBytes
+	return len(t.records)+len(group)+ownOperations <= operations && size <= bytes
 }
 
 // add adds a group. If an identifier comes again, the later record replaces the earlier one:

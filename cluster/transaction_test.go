@@ -145,21 +145,15 @@ func TestAGroupThatFitsIntoNoTransactionIsAnErrorAfterThoseBeforeIt(t *testing.T
 	}
 }
 
-// The largest command of a server with Options.MaxPacketSize fits.
+// The largest command of a server with MaxPacketSize fits.
 func TestWhatAPacketOfTheLargestSizeChangesFitsIntoATransaction(t *testing.T) {
-	for _, most := range []int{minTransactionBytes, 0, maxTransactionBytes} {
-		options := Options{Endpoints: []string{"http://127.0.0.1:2379"}, MaxTransactionBytes: most}
-		if err := options.setDefaults(); err != nil {
-			t.Fatal(err)
-		}
-		group := statestore.Group{{ID: make([]byte, statestore.MaxID), Value: make([]byte, int(options.MaxPacketSize()))}}
-		for i := range statestore.MaxGroup - 1 {
-			group = append(group, statestore.Record{ID: append(make([]byte, statestore.MaxID), byte(i)), Value: make([]byte, 300)})
-		}
-		for _, err := range split([]statestore.Group{group}, strings.Repeat("p", maxPrefix), options.MaxOperations, options.MaxTransactionBytes) {
-			if err != nil {
-				t.Errorf("with transactions of %d bytes: %v", options.MaxTransactionBytes, err)
-			}
+	group := statestore.Group{{ID: make([]byte, statestore.MaxID), Value: make([]byte, MaxPacketSize)}}
+	for i := range statestore.MaxGroup - 1 {
+		group = append(group, statestore.Record{ID: append(make([]byte, statestore.MaxID), byte(i)), Value: make([]byte, 300)})
+	}
+	for _, err := range split([]statestore.Group{group}, strings.Repeat("p", maxPrefix), defaultOperations, maxTransactionBytes) {
+		if err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 """Runs the rows of conformance.json against state stores, over MQTT 5 with paho-mqtt (1.6 or 2).
 
-    python3 conformance.py conformance.json 0=127.0.0.1:1883 1=127.0.0.1:1884 ...
+    python3 conformance.py statestore/statestoretest/conformance.json 0=127.0.0.1:1883 1=127.0.0.1:1884 ...
 
 runs row 0 against one store and row 1 against another. Each row wants an empty store with its options, which
 refuses the requests of clients whose id ends in "-denied". A line for each row says "ok" or what is wrong.

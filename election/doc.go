@@ -28,12 +28,10 @@
 // After that the guard refuses its writes, and another node may lead.
 //
 // Claiming is left out if Options.Claim is empty. A term that fails before the function starts
-// goes straight to Released. Options.Standby must return before the term starts.
+// goes straight to Released.
 //
 // A function that does not return cannot keep other nodes from leading. While this node holds
-// the lease, Run waits for Options.Standby and Options.Observer no longer than the tenure lasts
-// without a renewal, and then releases it. It waits for the leader function, but lets the
-// tenure run out.
+// the lease, Run waits for the leader function alone, and lets the tenure run out.
 //
 // # Refusals
 //
@@ -63,7 +61,7 @@
 // no more of the store than the lease does:
 //
 //   - A node that has waited for FailBackAfter, healthy without a break, asks for the lead: it
-//     sets the key "<name>/bid" to "<client id>:<rank>", with the lease's TTL. It refreshes
+//     sets the key "<name>/bid" to its client id and rank, with the lease's TTL. It refreshes
 //     this fail-back request while it waits, and deletes it when it leads, ends or becomes
 //     unhealthy, or while something other than a leader keeps it from the lease. It need not know
 //     which node leads. It leaves the request of a better rank alone.
@@ -119,11 +117,7 @@
 //	a preferred node asks for the lead  ErrYielded                drains, releases; stays out for HoldOff
 //	a switchover is asked for           ErrSwitchover             drains, releases; stays out for HoldOff
 //	a claim fails                       its error                 releases; stays out for HoldOff
-//	the standby function fails          –                         is logged; campaigns on
-//	the standby function does not       ErrNotReady               releases; stays out until it has
-//	return                                                        returned, and HoldOff more
-//	the observer does not return        ErrNotReady, if no        releases; stays out until it has
-//	                                    function runs yet         returned, and HoldOff more
+//	the observer does not return        –                         leads, and then stays out until it has
 //	the observer panics                 –                         is logged
 //	the process before this one         ErrCrashed                stays out for TTL + HoldOff; only with
 //	crashed as the leader                                         FailBackAfter

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,25 +31,20 @@ type Elector struct {
 	since       time.Time       // when the campaign or the function of the term began
 	notified    <-chan error    // closed when the observer has returned from what was told last
 
-	tasks  sync.WaitGroup // what Run waits for
-	logged string         // the latest phase that was logged, with its cause; only log uses it
+	tasks sync.WaitGroup // what Run waits for
 }
 
 // New returns an elector that campaigns for name, which is a key in the store.
-// The error says which option makes no sense and which values would do; it matches
-// fencing.ErrLeaseKey if Options.Claim has a key of the election itself.
+// The error says which option makes no sense and which values would do.
 func New(client *transport.Client, name string, options Options) (*Elector, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("election: %q: %w", name, err)
 	}
-	for _, key := range []string{name, requestKey(name)} {
-		if slices.Contains(options.Claim, key) {
-			return nil, fmt.Errorf("election: Options.Claim has %q: %w", key, fencing.ErrLeaseKey)
-		}
-	}
 	options.Lease.Holder = cmp.Or(options.Lease.Holder, client.ClientID())
 	options.Logger = client.Dispatched(options.Logger) // among the lines of the lease, which gets the program's
-	e := &Elector{client: client, options: options, status: Status{Phase: Stopped, Since: time.Now()}}
+	none := make(chan error)
+	close(none)
+	e := &Elector{client: client, options: options, notified: none, status: Status{Phase: Stopped, Since: time.Now()}}
 	options.Lease.OnWaiting = e.standBy
 	var err error
 	if e.lease, err = lease.New(client, name, options.Lease); err != nil {
@@ -81,10 +75,7 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 		e.set(func() { e.enterLocked(Stopped, err) })
 		e.running.Store(false)
 	}()
-	none := make(chan error)
-	close(none)
-	e.set(func() { e.notified = none })
-	r := &run{Elector: e, lead: lead, began: time.Now(), phases: phases{options: &e.options}, standby: none,
+	r := &run{Elector: e, lead: lead, began: time.Now(), phases: phases{options: &e.options},
 		periods: make(chan context.Context, 1), changed: make(chan struct{}, 1)}
 	defer e.tasks.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -129,7 +120,7 @@ type Term struct {
 	ctx    context.Context // of the function: ends with the healthy period, with the tenure, by Resign, or to hand over
 	cancel context.CancelCauseFunc
 
-	function <-chan error // what the leader function returns; nil: it does not run; only the goroutine of Run uses it
+	function <-chan error // what the leader function returns; only the goroutine of Run uses it
 }
 
 // Guard returns the guard through which to write: it attaches the term's token

@@ -1,11 +1,9 @@
 package election
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"time"
 )
 
 // Why a term ended, or why a node stays out. Test the cause of a context, or
@@ -25,14 +23,6 @@ var (
 	// ErrCrashed: a node with Options.FailBackAfter does not campaign yet after it started,
 	// because its predecessor, or another process of its name, still holds the lease.
 	ErrCrashed = errors.New("the process before this one ended without releasing the lease")
-	// ErrNotReady: the node released the lease, or does not campaign, because
-	// Options.Standby or Options.Observer has not returned. The text says which.
-	ErrNotReady = errors.New("not ready to lead")
-)
-
-var (
-	errStandbyRuns  = fmt.Errorf("%w: the standby function has not returned", ErrNotReady)
-	errObserverRuns = fmt.Errorf("%w: the observer has not returned", ErrNotReady)
 )
 
 // call runs a function of the program in a goroutine that Run waits for. That ends with one item on the returned
@@ -55,21 +45,4 @@ func (e *Elector) call(name string, logged bool, function func() error) <-chan e
 		err = function()
 	})
 	return returned
-}
-
-// wait waits until a function of the program has returned, or ctx ends, or the patience is over: then it returns late.
-func wait(ctx context.Context, returned <-chan error, patience time.Duration, late error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, late)
-	defer cancel()
-	select {
-	case <-returned:
-		return nil
-	case <-ctx.Done():
-	}
-	select {
-	case <-returned: // both have come
-		return nil
-	default:
-		return context.Cause(ctx)
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/election"
@@ -61,70 +60,4 @@ func Example() {
 	// draining
 	// released
 	// stopped: true
-}
-
-// A node with a health check that fails hands over, whatever its function does, and
-// stays out until the check succeeds again.
-func ExampleOptions_health() {
-	client, end := dial()
-	defer end()
-
-	var drive atomic.Bool // what the check looks at
-	drive.Store(true)
-	ctx, stop := context.WithCancel(context.Background())
-	elector, err := election.New(client, "press-7/active", election.Options{
-		HealthEvery: time.Millisecond, // a program leaves it to the TTL
-		Health: func(context.Context) error {
-			if !drive.Load() {
-				return errors.New("the drive does not answer")
-			}
-			return nil
-		},
-		Observer: func(t election.Status) {
-			fmt.Println(t.Phase, t.Cause)
-			if t.Phase == election.Standby && t.Cause != nil {
-				stop() // a program would wait until it is healthy again
-			}
-		},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	_ = elector.Run(ctx, func(ctx context.Context, term *election.Term) error {
-		drive.Store(false)
-		<-ctx.Done()
-		return nil
-	})
-	// Output:
-	// standby <nil>
-	// active <nil>
-	// draining unhealthy: the drive does not answer
-	// released unhealthy: the drive does not answer
-	// standby unhealthy: the drive does not answer
-}
-
-// A status page, a metric or a log line asks for the status at any time.
-func ExampleElector_Status() {
-	client, end := dial()
-	defer end()
-	elector, err := election.New(client, "press-7/active", election.Options{TTL: 2 * time.Second})
-	if err != nil {
-		log.Fatal(err)
-	}
-	show := func() {
-		s := elector.Status()
-		fmt.Printf("%v, term %d, leader %q, cause %v\n", s.Phase, s.Term, s.Leader, s.Cause)
-	}
-	show()
-	ctx, stop := context.WithCancel(context.Background())
-	_ = elector.Run(ctx, func(ctx context.Context, term *election.Term) error {
-		show()
-		stop() // a program would work here until ctx ends
-		return nil
-	})
-	show()
-	// Output:
-	// stopped, term 0, leader "", cause <nil>
-	// active, term 1, leader "gateway-a", cause <nil>
-	// stopped, term 1, leader "", cause context canceled
 }

@@ -97,7 +97,7 @@ func (n note) entry() transport.Entry {
 		return transport.Entry{}
 	case preferred:
 		text = ownRequest(n.by).String()
-	case asked, ready, refused:
+	case asked, ready:
 		text = request{clientID: nodeName(n.by), state: n.state, tenure: tenureName(n.tenure), to: nodeName(n.to)}.String()
 	}
 	return transport.Entry{Exists: true, Value: []byte(text)}
@@ -210,7 +210,7 @@ func (w *world) moves(moves []explore.Move) []explore.Move {
 	add := func(kind, a, b uint8) { moves = append(moves, explore.Move{Kind: kind, A: a, B: b}) }
 	for i := range uint8(nodes) {
 		n := &w.nodes[i]
-		if step := n.phases.step; (step == await || step == prepare || step == drain) && n.up && !n.frozen && w.goesOn(i) {
+		if step := n.phases.step; (step == await || step == drain) && n.up && !n.frozen && w.goesOn(i) {
 			w.due(i, n, add)
 			w.others(i, n, add)
 			return moves
@@ -297,7 +297,7 @@ func (w *world) mishaps(i uint8, n *electorState, add func(kind, a, b uint8)) {
 	case campaign:
 		add(fails, i, 0)
 		add(fails, i, 1)
-	case claim, activate:
+	case claim:
 		add(fails, i, 0)
 	case release:
 		if w.owner == i && !n.kept {
@@ -401,7 +401,7 @@ func electors(faults, wishes uint8) explore.Model[*world] {
 	}
 }
 
-var stepNames = [...]string{"look", "await", "stay out", "campaign", "prepare", "claim", "activate", "lead", "drain", "release", "finish"}
+var stepNames = [...]string{"look", "await", "stay out", "campaign", "claim", "lead", "drain", "release", "finish"}
 
 func TestExploreElectors(t *testing.T) {
 	for _, s := range []struct {

@@ -311,8 +311,6 @@ func (w *world) next(i uint8, r result) {
 			w.breach(28, "%s campaigns %d ticks too early", nodeName(i), n.owes)
 		}
 		n.ask, n.sees = modelTTL, 0
-	case activate:
-		n.announced = true
 	case lead:
 		if n.function != 0 {
 			w.breach(8, "%s calls its function while that runs", nodeName(i))
@@ -320,7 +318,7 @@ func (w *world) next(i uint8, r result) {
 		if n.left == 0 || n.ended != nil {
 			w.breach(2, "%s begins a term that is over", nodeName(i))
 		}
-		n.function, n.hold, n.yields = 1, uint8(modelOptions[i].holdDown()), false
+		n.announced, n.function, n.hold, n.yields = true, 1, uint8(modelOptions[i].holdDown()), false
 	case drain:
 		w.over(i)
 		n.stuck = true

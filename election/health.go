@@ -42,22 +42,20 @@ func (r *run) checkHealth(ctx context.Context) {
 	}
 	for more := true; more; more = sleep.For(ctx, r.options.HealthEvery) {
 		returned, err := r.check(ctx)
-		if ctx.Err() == nil {
-			begins := latest.period == nil || err == nil && latest.period.Err() != nil
-			if begins {
-				latest.period, latest.end = context.WithCancelCause(ctx)
+		begins := latest.period == nil || err == nil && latest.period.Err() != nil
+		if begins {
+			latest.period, latest.end = context.WithCancelCause(ctx)
+		}
+		if err != nil && latest.period.Err() == nil {
+			latest.end(fmt.Errorf("%w: %w", ErrUnhealthy, err))
+			r.options.Logger.Warn("the health check failed", "lease", r.lease.Name(), "error", err)
+		}
+		if begins {
+			select {
+			case <-r.periods: // it is over
+			default:
 			}
-			if err != nil && latest.period.Err() == nil {
-				latest.end(fmt.Errorf("%w: %w", ErrUnhealthy, err))
-				r.options.Logger.Warn("the health check failed", "lease", r.lease.Name(), "error", err)
-			}
-			if begins {
-				select {
-				case <-r.periods: // it is over
-				default:
-				}
-				r.periods <- latest.period
-			}
+			r.periods <- latest.period
 		}
 		<-returned // two calls do not overlap, and the result of a late one is about the past
 	}

@@ -3,7 +3,6 @@ package election_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -51,7 +51,7 @@ func newCandidate(t *testing.T, store *transporttest.Store, id string, options e
 }
 
 // candidateOn returns a candidate with a connection that is, or goes over, one of a store.
-func candidateOn(t *testing.T, conn transport.Conn, over *transporttest.Conn, options election.Options) *candidate {
+func candidateOn(t *testing.T, conn storeconn.Conn, over *transporttest.Conn, options election.Options) *candidate {
 	t.Helper()
 	client, err := transport.NewClient(conn, transport.ClientOptions{})
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *candidate) phases() (phases []election.Phase) {
 // requests counts the requests of a candidate from now on that contain a word.
 func (c *candidate) requests(word string) (count func() int64) {
 	var number atomic.Int64
-	c.conn.SetFault(func(request transport.Request) transporttest.Fault {
+	c.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 		// KEYNOTIFY is not counted: the transport sends it, not the election.
 		if payload := string(request.Payload); strings.Contains(payload, word) && !strings.Contains(payload, "KEYNOTIFY") {
 			number.Add(1)
@@ -218,16 +218,6 @@ func (f *fitness) check(context.Context) error {
 	return nil
 }
 
-// suspendedClock is the clock of a machine that a test suspends: no timer notices.
-type suspendedClock struct{ by atomic.Int64 }
-
-func (s *suspendedClock) clock() func() time.Duration {
-	steady := lease.SystemClock
-	return func() time.Duration { return steady() + time.Duration(s.by.Load()) }
-}
-
-func (s *suspendedClock) suspend(by time.Duration) { s.by.Store(int64(by)) }
-
 // stubborn is a candidate for which a test can refuse SETs of the lease's key, with any error.
 type stubborn struct {
 	*candidate
@@ -240,27 +230,20 @@ type stubbornConn struct {
 	*stubborn
 }
 
-func (c stubbornConn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+func (c stubbornConn) RoundTrip(ctx context.Context, request transporttest.Request) (transporttest.Reply, error) {
 	payload := string(request.Payload)
 	if strings.Contains(payload, "\r\nSET\r\n") && strings.Contains(payload, "\r\n"+name+"\r\n") {
 		c.asked.Add(1)
-		if refusal := c.refusal.Load(); refusal != nil {
-			return transport.Reply{}, *refusal
+		if refusal := c.refusal.Load(); refusal != nil && *refusal != nil {
+			return transporttest.Reply{}, *refusal
 		}
 	}
 	return c.Conn.RoundTrip(ctx, request)
 }
 
-// refuse lets the store refuse with an error from now on; nil ends that. transport.ErrServerBusy is how
-// an attached store refuses while too much waits for its journal.
+// refuse lets the store refuse with an error from now on; nil ends that.
 func (s *stubborn) refuse(refusal error) {
-	switch refusal {
-	case nil:
-		s.refusal.Store(nil)
-		return
-	case transport.ErrServerBusy:
-		refusal = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, &transport.RejectedError{Code: 503})
-	default:
+	if refusal != nil {
 		refusal = &transport.RefusedError{Text: refusal.Error()}
 	}
 	s.refusal.Store(&refusal)

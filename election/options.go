@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -24,7 +25,7 @@ type Options struct {
 	// nil, the Logger below is used. Lease.Trace gets the attempts, renewals and tenures of this node.
 	Lease lease.Options
 	// Claim lists keys that a new leader protects with its token before its function starts, so
-	// that no write of its predecessor can follow. The key of the lease is not allowed.
+	// that no write of its predecessor can follow. With a key of the election itself no term begins.
 	Claim []string
 	// HoldOff is how long a node stays out after it ended its own term (it resigned, was
 	// unhealthy or handed over, or its function returned or failed), so that another node gets
@@ -33,17 +34,6 @@ type Options struct {
 	// nothing else keeps the node out, such as bad health. It doubles, up to eightfold, while
 	// terms are shorter than TTL or campaigns fail. Default TTL/2.
 	HoldOff time.Duration
-
-	// Standby, if set, runs while this node campaigns, to keep it ready: to fill a cache, say.
-	// Its context ends when this node has the lease, when it becomes unhealthy, or with Run's
-	// context; then Standby must return. It may return earlier, and is not called again before
-	// the next campaign. Its error or panic is logged and has no other effect.
-	//
-	// The term starts when Standby has returned, so a slow return costs time without a
-	// leader. If it takes longer than a tenure lasts without renewal, the lease is
-	// released with ErrNotReady as the cause. The node then stays out until Standby has
-	// returned, and for HoldOff more.
-	Standby func(ctx context.Context) error
 
 	// Health, if set, returns nil if this node can lead, and otherwise why not. It is called
 	// before the first campaign, and then all the time while Run runs, never twice at once. An
@@ -69,17 +59,9 @@ type Options struct {
 	// when it starts, stays out for TTL + HoldOff, so that another node takes the lease.
 	FailBackAfter time.Duration
 
-	// RefuseSwitchover makes this node, while it leads, refuse what [Switchover] asks.
-	RefuseSwitchover bool
-
-	// Observer, if set, gets the status at each change of phase, one at a time and in order. Run waits for it;
-	// renewals and other electors do not. A panic in it is logged. It must not wait for Run to return.
-	//
-	// While this node holds the lease, Run waits for the Observer no longer than the tenure
-	// lasts without renewal. If that passes before the term's function has started, the lease
-	// is released, with ErrNotReady as the cause, and the node stays out until the Observer has
-	// returned, and for HoldOff more. If it passes in Draining, the lease is released and the
-	// next campaign waits for the Observer. In Standby the campaign waits for it. Run waits for it before it returns.
+	// Observer, if set, gets the status at each change of phase, one at a time and in order. A panic in it is logged.
+	// While this node holds the lease nothing waits for it. A campaign waits for it before it begins, and Run before
+	// it returns, so it must not wait for Run to return.
 	Observer func(Status)
 	// Logger receives what cannot be returned to a caller: at level Info when this node leads,
 	// when no longer, and why not, once for each change; at level Warn and above what goes
@@ -103,16 +85,15 @@ func (o *Options) complete() error {
 		return errors.New("Options.Lease has a TTL, an AcquireDelay or an OnWaiting; set Options.TTL, Options.Rank and Options.Observer instead")
 	}
 	if o.Rank < 0 || o.Rank > maxRank {
-		return &transport.OptionError{Package: "election", Field: "Rank", Value: o.Rank,
+		return &optionerror.Error{Package: "election", Field: "Rank", Value: o.Rank,
 			Problem: fmt.Sprintf("does not exist; the best rank is 0, and the worst is %d", maxRank)}
 	}
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
-	for _, duration := range []struct {
-		field string
-		value time.Duration
-	}{{"HoldOff", o.HoldOff}, {"HealthEvery", o.HealthEvery}, {"HealthTimeout", o.HealthTimeout}, {"FailBackAfter", o.FailBackAfter}} {
-		if duration.value < 0 {
-			return &transport.OptionError{Package: "election", Field: duration.field, Value: duration.value, Problem: "is negative; 0 means the default"}
+	for field, value := range map[string]time.Duration{
+		"HoldOff": o.HoldOff, "HealthEvery": o.HealthEvery, "HealthTimeout": o.HealthTimeout, "FailBackAfter": o.FailBackAfter,
+	} {
+		if value < 0 {
+			return &optionerror.Error{Package: "election", Field: field, Value: value, Problem: "is negative; 0 means the default"}
 		}
 	}
 	o.HoldOff = cmp.Or(o.HoldOff, o.TTL/2)
@@ -132,8 +113,8 @@ func (o *Options) complete() error {
 func (o *Options) holdDown() time.Duration { return max(o.FailBackAfter, o.TTL) }
 
 // bounded bounds a request that is made now.
-func (o *Options) bounded() transport.Binding {
-	return transport.Binding{Until: time.Now().Add(o.requestTimeout())}
+func bounded(within time.Duration) transport.Binding {
+	return transport.Binding{Until: time.Now().Add(within)}
 }
 
 // requestTimeout bounds each request of the election itself. It is the lease's default.

@@ -29,13 +29,11 @@ type step uint8
 const (
 	look     step = iota // ask whether the process before this one crashed as the leader
 	await                // wait for a healthy period
-	stayOut              // wait for the standby function of an earlier campaign, and then for the rest
+	stayOut              // wait for the rest
 	campaign             // wait for the lease
-	prepare              // end the standby function, and wait for it
 	claim                // protect Options.Claim
-	activate             // tell the observer that this node leads
 	lead                 // call the leader function, and wait until it returns or its context ends
-	drain                // wait for the leader function, if it was called
+	drain                // wait for the leader function
 	release              // free the lease
 	finish               // return from Run
 )
@@ -75,7 +73,7 @@ func (p phases) next(now time.Duration, r result) phases {
 		}
 		p.began = now
 		return p.starting(r)
-	case prepare, claim, activate:
+	case claim:
 		return p.starting(r)
 	case lead:
 		p.taken = r.ended == r.lost
@@ -99,18 +97,14 @@ func (p phases) to(step step, cause error) phases {
 }
 
 // starting decides how a term goes on before its function is called: only while the tenure, the health
-// and Run last. The steps before may have taken long.
+// and Run last. The claims may have taken long.
 func (p phases) starting(r result) phases {
 	why := cmp.Or(r.err, r.over, r.ended)
 	if why == nil {
 		return p.to(p.step+1, nil)
 	}
 	p.taken = r.lost != nil
-	next := release
-	if p.step == activate { // the observer got Active, though the function was not called
-		next = drain
-	}
-	return p.to(next, r.afterTenure(why))
+	return p.to(release, r.afterTenure(why))
 }
 
 // again decides when a node campaigns again, after a campaign that failed or a tenure that ended with err: at once,

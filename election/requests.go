@@ -29,37 +29,27 @@ type request struct {
 type state string
 
 const (
-	preferred state = "rank"    // a healthy preferred node keeps asking for the lead while it waits
-	asked     state = "asked"   // a switchover; the one that asks has written it
-	ready     state = "ready"   // a switchover; a candidate that campaigns and is healthy has written it
-	refused   state = "refused" // a switchover; a leader that does not obey has written it
-	unread    state = "unread"  // the key could not be read
+	preferred state = "rank"   // a healthy preferred node keeps asking for the lead while it waits
+	asked     state = "asked"  // a switchover; the one that asks has written it
+	ready     state = "ready"  // a switchover; a candidate that campaigns and is healthy has written it
+	unread    state = "unread" // the key could not be read
 )
 
 func (r request) String() string {
-	if r.state == preferred {
-		return r.clientID + ":" + strconv.Itoa(r.rank)
-	}
-	return r.clientID + ":" + url.Values{"state": {string(r.state)}, "tenure": {r.tenure}, "to": {r.to}}.Encode()
+	return r.clientID + ":" + url.Values{"state": {string(r.state)}, "rank": {strconv.Itoa(r.rank)}, "tenure": {r.tenure}, "to": {r.to}}.Encode()
 }
 
 // parseRequest reads the value of the key. Any client may have written it: what makes no sense is no request.
 func parseRequest(entry transport.Entry) request {
 	value := string(entry.Value)
 	colon := strings.LastIndexByte(value, ':')
-	if !entry.Exists || colon < 0 {
-		return request{}
-	}
-	r := request{clientID: value[:colon], state: preferred}
-	var err error
-	if r.rank, err = strconv.Atoi(value[colon+1:]); err == nil && r.rank >= 0 {
-		return r
-	}
 	values, err := url.ParseQuery(value[colon+1:])
-	r = request{clientID: r.clientID, state: state(values.Get("state")), tenure: values.Get("tenure"), to: values.Get("to")}
-	if err != nil || r.state != asked && r.state != ready && r.state != refused {
+	rank, noRank := strconv.Atoi(values.Get("rank"))
+	r := request{state: state(values.Get("state")), rank: rank, tenure: values.Get("tenure"), to: values.Get("to")}
+	if colon < 0 || err != nil || noRank != nil || rank < 0 || r.state != preferred && r.state != asked && r.state != ready {
 		return request{}
 	}
+	r.clientID = value[:colon]
 	return r
 }
 
@@ -97,7 +87,6 @@ const (
 	compete           // take the lease in turn, by the rank
 	confirm           // read the key, and decide by what it holds
 	yield             // end the term, for a better rank
-	refuse            // answer a switchover with a refusal
 	handOver          // end the term, for a switchover
 	answer            // answer a switchover: this node is ready
 	answerSoon        // the same in a while, if the key still asks then
@@ -109,29 +98,18 @@ const (
 // if what it says would matter.
 func (s stance) decide(r request, from source) (do action) {
 	switch {
-	case s.tenure != "":
-		do = s.leading(r)
 	case !s.holds:
 		do = s.waiting(r, from)
+	case s.tenure == "":
+	case r.state == preferred && r.rank < s.options.Rank && s.yields:
+		do = yield
+	case r.state == ready && r.tenure == s.tenure:
+		do = handOver
 	}
 	if from == notified && do > compete {
 		return confirm
 	}
 	return do
-}
-
-func (s stance) leading(r request) action {
-	switch {
-	case r.state == preferred && r.rank < s.options.Rank && s.yields:
-		return yield
-	case r.state != asked && r.state != ready || r.tenure != s.tenure:
-		return ignore
-	case s.options.RefuseSwitchover:
-		return refuse
-	case r.state == ready:
-		return handOver
-	}
-	return ignore
 }
 
 func (s stance) waiting(r request, from source) action {
@@ -254,9 +232,6 @@ func (f *follower) obey(ctx context.Context, r request, from source) {
 		if sleep.For(ctx, f.options.TTL/50) { // so that the other candidates have heard it too
 			term.cancel(fmt.Errorf("%w: to %q", ErrSwitchover, r.to))
 		}
-	case refuse:
-		r.clientID, r.state = s.clientID, refused
-		f.write(ctx, r, max(f.options.readyFor(), 2*askEvery)) // the one that asked looks once in askEvery
 	case answer:
 		r.clientID, r.state, r.to = s.clientID, ready, f.options.Lease.Holder
 		f.write(ctx, r, f.options.readyFor())
@@ -271,7 +246,7 @@ func (f *follower) obey(ctx context.Context, r request, from source) {
 }
 
 func (f *follower) read(ctx context.Context) request {
-	entry, err := f.client.GetWith(ctx, f.key, f.options.bounded())
+	entry, err := f.client.GetWith(ctx, f.key, bounded(f.options.requestTimeout()))
 	if err == nil {
 		return parseRequest(entry)
 	}
@@ -282,7 +257,7 @@ func (f *follower) read(ctx context.Context) request {
 }
 
 func (f *follower) write(ctx context.Context, r request, ttl time.Duration) {
-	_, err := f.client.Set(ctx, f.key, []byte(r.String()), transport.SetOptions{TTL: ttl, Binding: f.options.bounded()})
+	_, err := f.client.Set(ctx, f.key, []byte(r.String()), transport.SetOptions{TTL: ttl, Binding: bounded(f.options.requestTimeout())})
 	if err != nil && ctx.Err() == nil {
 		f.options.Logger.Warn("the key of requests could not be written", "lease", f.lease.Name(), "request", r, "error", err)
 	}
@@ -293,7 +268,7 @@ func (f *follower) withdraw(ctx context.Context) {
 	if !f.asks {
 		return
 	}
-	options := transport.DelOptions{Binding: f.options.bounded()}
+	options := transport.DelOptions{Binding: bounded(f.options.requestTimeout())}
 	_, err := f.client.VDel(context.WithoutCancel(ctx), f.key, []byte(f.own.String()), options)
 	f.asks = errors.Is(err, transport.ErrOutcomeUnknown)
 }

@@ -13,40 +13,25 @@ func TestWhichRequestsMakeALeaderHandOver(t *testing.T) {
 		value string
 		want  action
 	}{
-		{1, "other:0", yield},
-		{2, "gateway:left:1", yield}, // a colon is allowed
-		{1, "other:1", ignore},
-		{0, "other:0", ignore},
-		{1, "other:-1", ignore},
+		{1, "other:state=rank&rank=0", yield},
+		{2, "gateway:left:state=rank&rank=1", yield}, // a colon is allowed
+		{1, "other:state=rank&rank=1", ignore},
+		{0, "other:state=rank&rank=0", ignore},
+		{1, "other:state=rank&rank=-1", ignore},
 		{1, "other", ignore},
-		{1, "0", ignore},
+		{1, "state=rank&rank=0", ignore},
 		{1, "other:", ignore},
-		{1, "other:0x0", ignore},
-		{1, "other:99999999999999999999", ignore},
-		{1, "", ignore},
+		{1, "other:state=rank&rank=0x0", ignore},
+		{1, "other:state=rank&rank=99999999999999999999", ignore},
+		{1, "other:rank=0", ignore},
+		{1, "other:state=rank&rank=0;", ignore},
 		{0, request{"other", ready, 0, tenure, "other"}.String(), handOver},
 		{0, request{"other", asked, 0, tenure, "other"}.String(), ignore},
 		{0, request{"other", ready, 0, "leader:former", "other"}.String(), ignore},
 	} {
-		s := stance{options: &Options{Rank: test.rank}, tenure: tenure, yields: true}
+		s := stance{options: &Options{Rank: test.rank}, tenure: tenure, holds: true, yields: true}
 		if got := s.decide(parseRequest(transport.Entry{Exists: true, Value: []byte(test.value)}), confirmed); got != test.want {
 			t.Errorf("at rank %d %q makes it do %d, want %d", test.rank, test.value, got, test.want)
-		}
-	}
-}
-
-func TestTheBestOfSeveralFailBackRequestsStands(t *testing.T) {
-	for _, test := range []struct {
-		rank  int
-		other string
-		want  bool
-	}{
-		{1, "", true}, {1, "nonsense", true}, {1, "node-2:2", true}, {1, "node-1:1", true}, {1, "another:1", false}, {1, "node-0:0", false},
-		{0, request{"operator", asked, 0, "tenure", ""}.String(), false},
-	} {
-		own := request{clientID: "node-1", state: preferred, rank: test.rank}
-		if got := own.replaces(parseRequest(transport.Entry{Exists: test.other != "", Value: []byte(test.other)})); got != test.want {
-			t.Errorf("a request of rank %d replaces %q: %t", test.rank, test.other, got)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package election
 import (
 	"context"
 	"errors"
-	"math"
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
@@ -21,10 +20,8 @@ type run struct {
 	changed chan struct{}        // wakes the follower of requests
 
 	// Only the goroutine of Run uses these.
-	phases      phases
-	healthy     context.Context    // the latest healthy period; nil: there was none
-	standby     <-chan error       // closed when the latest call of Options.Standby has returned
-	stopStandby context.CancelFunc // ends its context
+	phases  phases
+	healthy context.Context // the latest healthy period; nil: there was none
 }
 
 // loop campaigns and leads in turns.
@@ -51,22 +48,19 @@ func (r *run) do(ctx context.Context) result {
 		}
 		return result{err: r.awaitHealthy(ctx)}
 	case stayOut:
-		r.stayOut(r.healthy, r.phases.rest)
+		if rest := r.phases.rest; rest > 0 {
+			r.options.Logger.Info("staying out of the election for a while", "lease", r.lease.Name(), "for", rest)
+			sleep.For(r.healthy, rest)
+		}
 	case campaign:
 		err = r.campaign(r.healthy)
-	case prepare:
-		r.stopStandby()
-		err = wait(t.ctx, r.standby, t.tenure.Remaining(), errStandbyRuns)
 	case claim:
-		if len(r.options.Claim) == 0 {
-			break
-		}
-		if err = r.entering(Claiming); err == nil {
+		if len(r.options.Claim) > 0 {
+			r.enter(Claiming, nil)
 			_, err = t.guard.ClaimAll(t.ctx, r.options.Claim...)
 		}
-	case activate:
-		err = r.entering(Active)
 	case lead:
+		r.enter(Active, nil)
 		r.change(func() {})
 		t.function = r.call("the leader function", false, func() error { return r.lead(t.ctx, t) })
 		select {
@@ -125,116 +119,55 @@ func (r *run) afterCrash(ctx context.Context) error {
 	}
 	look, cancel := context.WithTimeout(ctx, r.options.requestTimeout())
 	defer cancel()
-	holder, err := r.lease.Holder(look)
-	if err != nil || holder.Name != r.options.Lease.Holder {
+	if holder, _ := r.lease.Holder(look); holder.Name != r.options.Lease.Holder { // also if that is not known
 		return nil
 	}
 	r.standBy(ErrCrashed)
 	return ErrCrashed
 }
 
-// stayOut waits for the standby function of an earlier campaign, and then for
-// rest, unless ctx ends.
-func (r *run) stayOut(ctx context.Context, rest time.Duration) {
-	if wait(ctx, r.standby, 1, errStandbyRuns) != nil {
-		r.standBy(errStandbyRuns)
-		_ = wait(ctx, r.standby, math.MaxInt64, nil)
-	}
-	if rest <= 0 || ctx.Err() != nil {
-		return
-	}
-	r.options.Logger.Info("staying out of the election for a while", "lease", r.lease.Name(), "for", rest)
-	r.set(func() { r.status.HoldOffUntil = time.Now().Add(rest) })
-	defer r.set(func() { r.status.HoldOffUntil = time.Time{} })
-	sleep.For(ctx, rest)
-}
-
 // campaign waits for the lease, with which a term begins.
 func (r *run) campaign(ctx context.Context) error {
 	r.standBy(nil)
-	r.startStandby(ctx)
 	r.change(func() { r.campaigning = ctx })
 	tenure, err := r.lease.Acquire(ctx)
-	if err != nil {
-		r.stopStandby()
-		r.change(func() { r.campaigning = nil })
-		return err
+	var t *Term
+	if err == nil {
+		t = &Term{tenure: tenure, guard: fencing.NewGuard(r.client, tenure)}
+		t.ctx, t.cancel = context.WithCancelCause(ctx)
+		context.AfterFunc(tenure.Context(), func() { t.cancel(context.Cause(tenure.Context())) })
+		t.token, _ = tenure.Token()
 	}
-	t := &Term{tenure: tenure, guard: fencing.NewGuard(r.client, tenure)}
-	t.ctx, t.cancel = context.WithCancelCause(ctx)
-	context.AfterFunc(tenure.Context(), func() { t.cancel(context.Cause(tenure.Context())) })
-	t.token, _ = tenure.Token()
-	r.change(func() {
-		r.campaigning, r.term = nil, t
-		r.status.Term++
-	})
-	return nil
+	r.change(func() { r.campaigning, r.term = nil, t })
+	return err
 }
 
-// startStandby calls Options.Standby, if there is one.
-func (r *run) startStandby(ctx context.Context) {
-	ctx, r.stopStandby = context.WithCancel(ctx)
-	if r.options.Standby == nil {
-		return
-	}
-	r.standby = r.call("the standby function", true, func() error {
-		err := r.options.Standby(ctx)
-		if ctx.Err() != nil && errors.Is(err, context.Canceled) { // as it is meant to be
-			return nil
-		}
-		return err
-	})
-}
-
-// entering enters a phase that comes before the leader function, and waits for the observer, but no longer than
-// the tenure lasts without a renewal: the other nodes wait for this one to lead or to release the lease.
-func (r *run) entering(phase Phase) error {
-	t := r.term
-	return wait(t.ctx, r.enter(phase, nil), t.tenure.Remaining(), errObserverRuns)
-}
-
-// drain waits for the leader function, if it was called. Nothing can make it return. If it takes longer than
-// the tenure lasts, that is logged. If the tenure ended without a grace period, the function has as long as
-// the grace period is by default.
+// drain waits for the leader function. Nothing can make it return. If it takes longer than the tenure lasts, that
+// is logged. If the tenure ended without a grace period, the function has as long as the grace period is by default.
 func (r *run) drain(t *Term, cause error) {
 	t.tenure.StopRenewing() // from here on nothing that blocks keeps the lease
-	delivered := r.enter(Draining, cause)
-	if t.function == nil {
-		return
-	}
-	err := r.waitOrLog(t.function, max(t.tenure.Remaining(), r.options.TTL/10),
-		"the leader function did not return in time; its writes are refused and another node may lead")
+	r.enter(Draining, cause)
+	defer time.AfterFunc(max(t.tenure.Remaining(), r.options.TTL/10), func() {
+		r.options.Logger.Error("the leader function did not return in time; its writes are refused and another node may lead", "lease", r.lease.Name())
+	}).Stop()
+	err := <-t.function
 	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.Cause(t.ctx)) {
 		r.options.Logger.Error("the leader function failed while it drained", "lease", r.lease.Name(), "error", err)
 	}
-	// If the observer is late, the lease is released anyway: the others wait for it.
-	_ = wait(context.Background(), delivered, t.tenure.Remaining(), nil)
 }
 
 // release frees the lease, whatever has become of the context of the term.
 func (r *run) release(t *Term, cause error) result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), r.options.TTL)
 	defer cancel()
-	switch err := t.tenure.Release(ctx); {
-	case err == nil:
-	case errors.Is(err, lease.ErrConnectionLost): // as it is meant to be: the broker releases the lease by the Will
-	default:
+	// A lost connection is as it is meant to be: the broker releases the lease by the Will.
+	if err := t.tenure.Release(ctx); err != nil && !errors.Is(err, lease.ErrConnectionLost) {
 		r.options.Logger.Warn("the lease could not be released", "lease", t.tenure.Name(), "error", err)
 		cause = errors.Join(cause, err)
 	}
-	_ = r.waitOrLog(r.enter(Released, cause), r.options.TTL,
-		"the observer does not return; this node stays out until it does")
+	r.enter(Released, cause)
 	res := r.came(nil)
 	t.cancel(nil)
-	r.stopStandby()
 	r.change(func() { r.term = nil })
 	return res
-}
-
-// waitOrLog waits until a function of the program has returned, and returns its error. It logs text if that takes
-// longer than the patience.
-func (r *run) waitOrLog(returned <-chan error, patience time.Duration, text string) error {
-	overdue := time.AfterFunc(patience, func() { r.options.Logger.Error(text, "lease", r.lease.Name()) })
-	defer overdue.Stop()
-	return <-returned
 }

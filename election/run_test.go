@@ -38,6 +38,9 @@ func TestRunEndsWithItsContextOrItsClient(t *testing.T) {
 				} else if state == "it is unhealthy" {
 					health.set(errJammed)
 				}
+				if err := ending.Run(t.Context(), serve); err == nil || !strings.Contains(err.Error(), "running already") {
+					t.Errorf("a second Run: %v", err)
+				}
 				time.Sleep(ttl)
 				end(store, ending)
 				time.Sleep(3 * ttl) // less than the hold-off
@@ -54,43 +57,6 @@ func TestRunEndsWithItsContextOrItsClient(t *testing.T) {
 	}
 }
 
-// slowToEnd is a Conn with requests that fail permanently before it reports its end.
-type slowToEnd struct {
-	*transporttest.Conn
-	report <-chan struct{}
-}
-
-func (c slowToEnd) Start(events transport.Events) {
-	ended := events.Ended
-	events.Ended = func(cause error) {
-		await.Receive(c.report)
-		ended(cause)
-	}
-	c.Conn.Start(events)
-}
-
-// A request may fail before the client reports its end.
-func TestRunEndsWhenARequestFailsPermanently(t *testing.T) {
-	for _, leads := range []bool{false, true} {
-		withStore(t, func(t *testing.T, store *transporttest.Store) {
-			conn, report := store.Connect("node-a"), make(chan struct{})
-			ending := candidateOn(t, slowToEnd{conn, report}, conn, election.Options{HoldOff: time.Hour})
-			t.Cleanup(func() { close(report) })
-			other := newCandidate(t, store, "node-b", election.Options{})
-			if leads {
-				runBoth(t, ending, other)
-			} else {
-				runBoth(t, other, ending)
-			}
-			go store.Connect("node-a") // takes over
-			time.Sleep(3 * ttl)
-			if err, ended := ending.ended(); !ended || !errors.Is(err, transport.ErrSessionTakenOver) {
-				t.Errorf("Run has returned %t, %v, want ErrSessionTakenOver", ended, err)
-			}
-		})
-	}
-}
-
 func TestInvariant50ARefusalNeverEndsAnElectionAndStandbySaysWhy(t *testing.T) {
 	for _, test := range []struct {
 		refusal error
@@ -98,7 +64,6 @@ func TestInvariant50ARefusalNeverEndsAnElectionAndStandbySaysWhy(t *testing.T) {
 	}{
 		{transport.ErrNotAuthorized, true},
 		{transport.ErrQuotaExceeded, true},
-		{transport.ErrServerBusy, true},
 		{transport.ErrTimestampTooFarAhead, true},
 		{transport.ErrFencingTokenRequired, true},
 		{protocol.SyntaxError, false},
@@ -136,20 +101,6 @@ func TestInvariant50ARefusalNeverEndsAnElectionAndStandbySaysWhy(t *testing.T) {
 	}
 }
 
-func TestRunRunsOnceAtATime(t *testing.T) {
-	pair(t, election.Options{}, election.Options{}, func(t *testing.T, first, _ *candidate) {
-		first.run(t, serve)
-		synctest.Wait()
-		if err := first.Run(t.Context(), serve); err == nil || !strings.Contains(err.Error(), "running already") {
-			t.Errorf("a second Run: %v, want an error that says so", err)
-		}
-		_ = first.stop()
-		first.run(t, serve)
-		synctest.Wait()
-		first.mustLead(t)
-	})
-}
-
 func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 	const roundTrip = ttl / 50
 	for when := time.Duration(0); when < 4*ttl; when += ttl/17 + time.Millisecond {
@@ -164,13 +115,13 @@ func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 			}
 			options := election.Options{
 				Claim: []string{key}, FailBackAfter: ttl, HealthEvery: every,
-				Health:  func(context.Context) error { return works(func() {}) },
-				Standby: func(ctx context.Context) error { return works(func() { await.Receive(ctx.Done()) }) },
+				Health:   func(context.Context) error { return works(func() {}) },
+				Observer: func(election.Status) { _ = works(func() {}) },
 			}
 			candidates := ranked(t, store, 2, options)
 			for i := range candidates {
 				c := candidates[len(candidates)-1-i]
-				c.conn.SetFault(func(transport.Request) transporttest.Fault {
+				c.conn.SetFault(func(transporttest.Request) transporttest.Fault {
 					return transporttest.Fault{HoldRequest: roundTrip / 2, HoldReply: roundTrip / 2}
 				})
 				c.run(t, serve)
@@ -201,7 +152,7 @@ func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 func TestACampaignThatWasGivenUpIsFreedBeforeRunReturns(t *testing.T) {
 	pair(t, election.Options{}, election.Options{}, func(t *testing.T, c, other *candidate) {
 		var lost atomic.Bool
-		c.conn.SetFault(func(r transport.Request) transporttest.Fault {
+		c.conn.SetFault(func(r transporttest.Request) transporttest.Fault {
 			if strings.Contains(string(r.Payload), "\r\nSET\r\n") {
 				time.AfterFunc(ttl/100, c.cancel) // under way
 			}
@@ -230,10 +181,8 @@ func TestNonsensicalOptionsAreRefused(t *testing.T) {
 			{"an acquire delay beside the rank", election.Options{Lease: lease.Options{AcquireDelay: ttl}}, "Options.Rank"},
 			{"a function beside the observer", election.Options{Lease: lease.Options{OnWaiting: func(error) {}}}, "Options.Observer"},
 			{"a negative pause between checks", election.Options{HealthEvery: -1}, "HealthEvery"},
-			{"a negative timeout of checks", election.Options{HealthTimeout: -1}, "HealthTimeout"},
 			{"a negative rank", election.Options{Rank: -1}, "the best rank is 0"},
 			{"a rank that would wait forever", election.Options{Rank: 1 << 30}, "the worst is 100"},
-			{"a negative hold-down", election.Options{FailBackAfter: -1}, "FailBackAfter"},
 			{"a negative TTL", election.Options{TTL: -ttl, Rank: 1}, "TTL -2s"},
 			{"a lease that could not be held", election.Options{TTL: ttl, Lease: lease.Options{RenewEvery: ttl}}, "RenewEvery"},
 		} {

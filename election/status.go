@@ -1,7 +1,6 @@
 package election
 
 import (
-	"encoding/json"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -39,10 +38,6 @@ type Status struct {
 	Phase Phase
 	// Since is when the phase began or, within Standby, when Cause changed.
 	Since time.Time
-	// Term counts the terms of this Elector: it is the number of the present term, or of
-	// the latest one if there is none now. A term counts as soon as the node has the lease,
-	// although Phase is Standby until Options.Standby has returned. Zero: there was none yet.
-	Term int
 	// Token is the fencing token of the term from Claiming to Released; otherwise zero.
 	Token hlc.Token
 	// Leader is the name under which the lease is held, as far as this node knows: its
@@ -57,13 +52,11 @@ type Status struct {
 	// first; else the cause of the function's context, the function's error, or what went wrong
 	// before the function could start. What went wrong in releasing is joined to it.
 	//
-	// In Standby it is why the node stays out (ErrUnhealthy, ErrNotReady or ErrCrashed), or
+	// In Standby it is why the node stays out (ErrUnhealthy or ErrCrashed), or
 	// what keeps it from the lease (errors of package transport, such as ErrNotAuthorized,
 	// ErrNotSent or ErrOutcomeUnknown); nil if another node leads or is about to. In Stopped
 	// it is what Run returned.
 	Cause error
-	// HoldOffUntil is when the hold-off ends that keeps this node from campaigning; zero: none.
-	HoldOffUntil time.Time
 }
 
 // Status returns what this Elector does at the moment: one consistent snapshot, never a mix of
@@ -86,54 +79,33 @@ func (e *Elector) statusLocked() Status {
 	return status
 }
 
-// MarshalJSON returns the fields under their names, with the cause as text. It implements [json.Marshaler].
-func (s Status) MarshalJSON() ([]byte, error) {
-	type fields Status
-	return json.Marshal(struct {
-		fields
-		Cause string
-	}{fields(s), operror.Text(s.Cause)})
-}
-
-// enter sets the phase, and tells it to the Logger and the observer. It does not wait for the observer, which runs in
-// a goroutine of its own, after earlier calls have returned: it may end it, and holds up no node that has the lease.
-// The channel is closed when it has returned. Run waits before it enters a phase again, unless it holds the lease, so
-// few phases wait for the observer.
+// enter sets the phase, logs it, and tells it to the observer. It does not wait for the observer, which runs in a
+// goroutine of its own, after earlier calls have returned: it may end it, and holds up no node that has the lease. The
+// channel is closed when it has returned. Package lease logs which holder a node waits for.
 func (e *Elector) enter(phase Phase, cause error) (delivered <-chan error) {
 	e.set(func() {
 		e.enterLocked(phase, cause)
 		status, previous := e.statusLocked(), e.notified
 		e.notified = e.call("the observer", true, func() error {
 			<-previous
-			e.log(status)
 			e.options.Observer(status)
 			return nil
 		})
 		delivered = e.notified
 	})
+	if text := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}[phase]; text != "" {
+		e.options.Logger.Info(text, "lease", e.lease.Name(), "cause", operror.Text(cause))
+	}
 	return delivered
 }
 
 func (e *Elector) enterLocked(phase Phase, cause error) {
-	e.status = Status{Phase: phase, Since: time.Now(), Term: e.status.Term, Cause: cause}
+	e.status = Status{Phase: phase, Since: time.Now(), Cause: cause}
 	if e.term != nil {
 		e.status.Token = e.term.token
 	}
 }
 
-// log logs whether this node leads, and why not, once for each change. Package lease logs which holder a node
-// waits for.
-func (e *Elector) log(status Status) {
-	text := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}[status.Phase]
-	if line := text + operror.Text(status.Cause); text != "" && line != e.logged {
-		e.logged = line
-		attributes := []any{"lease", e.lease.Name()}
-		if status.Cause != nil {
-			attributes = append(attributes, "cause", status.Cause)
-		}
-		e.options.Logger.Info(text, attributes...)
-	}
-}
-
-// standBy enters Standby and waits for the observer: no other node waits for this one then. It is Lease.OnWaiting too.
+// standBy enters Standby and waits for the observer, so that few phases wait for it: no other node waits for this one
+// then. It is Lease.OnWaiting too.
 func (e *Elector) standBy(cause error) { <-e.enter(Standby, cause) }

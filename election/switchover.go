@@ -15,8 +15,6 @@ import (
 var (
 	// ErrNoLeader: no node leads, so none can hand over.
 	ErrNoLeader = errors.New("no node leads")
-	// ErrSwitchoverRefused: the leader has Options.RefuseSwitchover.
-	ErrSwitchoverRefused = errors.New("the leader refuses to hand over")
 	// ErrOtherLeads: the leader handed over, and another node leads than the one asked for.
 	ErrOtherLeads = errors.New("another candidate took over")
 )
@@ -37,8 +35,8 @@ const (
 )
 
 // Switchover asks the leader of an election, wherever it runs, to drain and hand over to the candidate that
-// holds under the name to, or to any other if to is empty. It returns when another tenure has begun, when the
-// leader refuses, or when ctx ends: give ctx a deadline that is longer than the leader drains. The
+// holds under the name to, or to any other if to is empty. It returns when another tenure has begun, or when ctx
+// ends: give ctx a deadline that is longer than the leader drains. The
 // leader hands over only when a candidate has said that it is ready, so a name that is not there costs
 // no time without a leader. If to leads already, nothing happens.
 //
@@ -79,7 +77,10 @@ func (s *switching) run(ctx context.Context) error {
 		return operror.Inner(err)
 	}
 	defer holders.Close()
-	defer s.withdraw(ctx)
+	defer func() { // if it is still there
+		options := transport.DelOptions{Binding: bounded(askEvery)}
+		_, _ = s.client.VDel(context.WithoutCancel(ctx), s.key, []byte(s.request.String()), options)
+	}()
 	again := time.NewTicker(askEvery)
 	defer again.Stop()
 	stage := fmt.Sprintf("no such candidate is ready to lead, and %q leads on", s.From.Name)
@@ -89,12 +90,11 @@ func (s *switching) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("%s (%w)", stage, context.Cause(ctx))
 		case <-again.C:
-			switch answer := s.read(ctx); {
+			entry, _ := s.client.GetWith(ctx, s.key, bounded(askEvery)) // what fails is asked again soon
+			switch answer := parseRequest(entry); {
 			case !freeAt.IsZero():
 			case answer.tenure != s.From.Value || answer.state == asked:
 				err = s.ask(ctx)
-			case answer.state == refused:
-				return ErrSwitchoverRefused
 			default:
 				stage = fmt.Sprintf("%q is ready, and %q still leads; is it draining, or is it no elector that obeys?", answer.to, s.From.Name)
 			}
@@ -133,29 +133,12 @@ func (s *switching) another(ctx context.Context, freeAt time.Time) bool {
 	return true
 }
 
-// bounded bounds a request that is made now.
-func (s *switching) bounded() transport.Binding {
-	return transport.Binding{Until: time.Now().Add(askEvery)}
-}
-
 // ask writes the request. A refusal is returned; what can pass is tried again.
 func (s *switching) ask(ctx context.Context) error {
-	_, err := s.client.Set(ctx, s.key, []byte(s.request.String()), transport.SetOptions{TTL: askedFor, Binding: s.bounded()})
+	_, err := s.client.Set(ctx, s.key, []byte(s.request.String()), transport.SetOptions{TTL: askedFor, Binding: bounded(askEvery)})
 	var refused *transport.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, transport.ErrNotAuthorized) {
 		return err
 	}
 	return nil
-}
-
-// read reads what became of the request. What fails is asked again soon.
-func (s *switching) read(ctx context.Context) request {
-	entry, _ := s.client.GetWith(ctx, s.key, s.bounded())
-	return parseRequest(entry)
-}
-
-// withdraw deletes the request, if it is still there.
-func (s *switching) withdraw(ctx context.Context) {
-	options := transport.DelOptions{Binding: s.bounded()}
-	_, _ = s.client.VDel(context.WithoutCancel(ctx), s.key, []byte(s.request.String()), options)
 }

@@ -187,9 +187,3 @@ func TestTheCheckerRefusesALateWriteAfterARestart(t *testing.T) {
 	t.Parallel()
 	until(t, build(t, "checker").start(), "refused by the checker")
 }
-
-func TestALeaseIsHeldOverAConnectionOfTheProgramsOwn(t *testing.T) {
-	t.Parallel()
-	own := build(t, "ownconnection").start("--for", "1ms")
-	until(t, own, "the lease is held over the program's own connection")
-}

@@ -88,9 +88,9 @@ func UserProperty(token hlc.Token) (name, value string, err error) {
 func TokenFromUserProperties(values []string) (hlc.Token, error) {
 	token, err := onlyToken(values)
 	if err != nil {
-		return hlc.Token{}, fmt.Errorf("fencing: user property %s: %w", UserPropertyName, err)
+		err = fmt.Errorf("fencing: user property %s: %w", UserPropertyName, err)
 	}
-	return token, nil
+	return token, err
 }
 
 // validate returns an error for a token that is zero or malformed.

@@ -172,14 +172,3 @@ func TestInvariant16TheOrderOfSortableTextsIsThatOfTheTokens(t *testing.T) {
 		agree(t, hlc.Token{Wall: rand.Int64() >> rand.N(63), Counter: rand.Uint64() >> rand.N(64), Node: "n"}, token())
 	}
 }
-
-func FuzzSortableText(f *testing.F) {
-	f.Fuzz(func(t *testing.T, wallA int64, counterA uint64, nodeA string, wallB int64, counterB uint64, nodeB string) {
-		a, b := hlc.Token{Wall: wallA, Counter: counterA, Node: nodeA}, hlc.Token{Wall: wallB, Counter: counterB, Node: nodeB}
-		_, errA := a.MarshalText()
-		_, errB := b.MarshalText()
-		if errA == nil && errB == nil && !a.IsZero() && !b.IsZero() {
-			agree(t, a, b)
-		}
-	})
-}

@@ -29,14 +29,11 @@ var (
 type StaleTokenError struct {
 	Resource string
 	Token    hlc.Token // the refused token
-	Highest  hlc.Token // the highest token that the resource has seen; zero if unknown
+	Highest  hlc.Token // the highest token that the resource has seen
 }
 
 // Error returns the tokens. The errors of a Checker that wrap it name the resource.
 func (e *StaleTokenError) Error() string {
-	if e.Highest.IsZero() {
-		return fmt.Sprintf("the token %v is stale: a newer one was seen", e.Token)
-	}
 	return fmt.Sprintf("the token %v is stale: %v was seen", e.Token, e.Highest)
 }
 

@@ -56,7 +56,7 @@
 //   - The store accepts writes to a key through guards in the order of their tokens, and
 //     never a write of an older tenure after one of a newer tenure. That ends when the key
 //     is deleted or expires, because the store drops the token with the key: prefer
-//     [Guard.Clear] to [Guard.Del]. A store in strict mode keeps the token.
+//     the empty value to [Guard.Del]. A store in strict mode keeps the token.
 //   - Writes through [Checker.Do] run in the order of their tokens, also over restarts if
 //     the tokens are stored durably. After [Checker.Admit] alone they may not: between the
 //     admission and the write there is time for a newer write.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"strconv"
 
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/lease"
@@ -65,43 +64,4 @@ func Example() {
 	// without a token: true
 	// after the release: true
 	// the key holds 42
-}
-
-// Each leader continues the counter.
-func ExampleGuard_Update() {
-	client, end := dial()
-	defer end()
-
-	ctx := context.Background()
-	l, err := lease.New(client, "press-7/active", lease.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	for range 2 {
-		tenure, err := l.Acquire(ctx)
-		if err != nil {
-			log.Fatal(err)
-		}
-		guard := fencing.NewGuard(client, tenure)
-		for range 3 {
-			_, err := guard.Update(ctx, "press-7/parts", func(old transport.Entry) ([]byte, error) {
-				parts, _ := strconv.Atoi(string(old.Value)) // 0 for a new key
-				return strconv.AppendInt(nil, int64(parts+1), 10), nil
-			})
-			if err != nil {
-				log.Fatal(err) // if errors.Is(err, transport.ErrOutcomeUnknown) it may have counted
-			}
-		}
-		entry, err := guard.Get(ctx, "press-7/parts")
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Printf("%s parts\n", entry.Value)
-		if err := tenure.Release(ctx); err != nil {
-			log.Fatal(err)
-		}
-	}
-	// Output:
-	// 3 parts
-	// 6 parts
 }

@@ -4,9 +4,9 @@ const ClaimsAtOnce = claimsAtOnce
 
 // Turns returns the number of keys for which the guard has a turn.
 func (g *Guard) Turns() int {
-	g.turns.mu.Lock()
-	defer g.turns.mu.Unlock()
-	return len(g.turns.of)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.turns)
 }
 
 // Disk is what a FileStore needs of a file system.

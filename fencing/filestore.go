@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/operror"
 )
 
 var (
@@ -65,11 +66,10 @@ type FileStore struct {
 // FileStore wrote, and one that matches [errors.ErrUnsupported] that the system cannot lock
 // files. Others come from the file system, such as [fs.ErrNotExist] for the directory.
 func OpenFileStore(path string) (*FileStore, error) {
-	absolute, err := filepath.Abs(path) // the program may change its directory
-	if err != nil || absolute == string(filepath.Separator) {
+	path, err := filepath.Abs(path) // the program may change its directory
+	if err != nil || path == string(filepath.Separator) {
 		return nil, fmt.Errorf("fencing: open file store %q: give the path of a file", path)
 	}
-	path = absolute
 	lock, err := lockFile(path + ".lock")
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w; create the directory %s", err, filepath.Dir(path))
@@ -119,14 +119,8 @@ func (s *FileStore) Highest() hlc.Token { return *s.highest.Load() }
 //   - [os.ErrClosed]: the store is closed. Nothing changed.
 //   - the cause of the end of ctx, if it ended before the write began. Nothing changed. A write
 //     that has begun does not end with ctx.
-func (s *FileStore) Persist(ctx context.Context, token hlc.Token) error {
-	if err := s.persist(ctx, token); err != nil {
-		return fmt.Errorf("fencing: persist in %q: %w", s.path, err)
-	}
-	return nil
-}
-
-func (s *FileStore) persist(ctx context.Context, token hlc.Token) error {
+func (s *FileStore) Persist(ctx context.Context, token hlc.Token) (err error) {
+	defer func() { err = operror.New("fencing: persist in", s.path, err) }()
 	if err := validate(token); err != nil {
 		return err
 	}
@@ -159,10 +153,7 @@ func (s *FileStore) Close() error {
 		return nil
 	}
 	s.closed = true
-	if err := s.lock.Close(); err != nil {
-		return fmt.Errorf("fencing: close file store %q: %w", s.path, err)
-	}
-	return nil
+	return operror.New("fencing: close file store", s.path, s.lock.Close())
 }
 
 // write replaces the file. A crash leaves the old file or the new one, complete. The new file
@@ -207,9 +198,6 @@ func appendRecord(dst []byte, token hlc.Token) []byte {
 // parseRecord returns the token of a record; the zero token if it has none. The error matches ErrDamaged.
 // It accepts no other text than appendRecord writes.
 func parseRecord(record []byte) (hlc.Token, error) {
-	if len(record) > maxRecord {
-		return hlc.Token{}, fmt.Errorf("%w: it has more than %d bytes", ErrDamaged, maxRecord)
-	}
 	rest, begins := bytes.CutPrefix(record, []byte(recordTitle+recordToken))
 	text, _, complete := bytes.Cut(rest, []byte("\n"))
 	if !begins || !complete {

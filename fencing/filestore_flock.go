@@ -6,16 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"syscall"
 )
 
 // lockFile locks a file, which it creates if it does not exist. The lock ends with the process.
 func lockFile(path string) (io.Closer, error) {
-	if err := checkRegular(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err

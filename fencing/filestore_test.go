@@ -188,7 +188,7 @@ func TestOpenFileStoreRefusesPathsOfNoFile(t *testing.T) {
 	}
 	for _, test := range []struct{ name, path, cause string }{
 		{"a link", link, "give the path of the file itself"},
-		{"a lock that is a link", lockedLink, "give the path of the file itself"},
+		{"a lock that is a link", lockedLink, ".lock"},
 		{"a directory", dir, "no regular file"},
 		{"in no directory", filepath.Join(dir, "missing", "fence"), "create the directory"},
 		{"the root", string(filepath.Separator), "give the path of a file"},
@@ -273,27 +273,6 @@ func FuzzParseRecord(f *testing.F) {
 		}
 		if again := fencing.AppendRecord(nil, token); !bytes.Equal(again, record) {
 			t.Errorf("%q was read as %v, which is written as %q", record, token, again)
-		}
-	})
-}
-
-// Each token can be written and read again, and no record with one bit changed can.
-func FuzzRecordOfAToken(f *testing.F) {
-	f.Add(int64(1696374425000), uint64(7), "StateStore", uint(100))
-	f.Add(int64(0), uint64(0), "", uint(0))
-	f.Fuzz(func(t *testing.T, wall int64, counter uint64, node string, bit uint) {
-		token := hlc.Token{Wall: wall, Counter: counter, Node: node}
-		if _, err := token.MarshalText(); err != nil {
-			return // Persist refuses it
-		}
-		record := fencing.AppendRecord(nil, token)
-		if got, err := fencing.ParseRecord(record); err != nil || got != token {
-			t.Errorf("%v was read as %v, %v", token, got, err)
-		}
-		bit %= uint(8 * len(record))
-		record[bit/8] ^= 1 << (bit % 8)
-		if got, err := fencing.ParseRecord(record); err == nil {
-			t.Errorf("with bit %d of %v changed it was read as %v", bit, token, got)
 		}
 	})
 }

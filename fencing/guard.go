@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
@@ -45,9 +46,9 @@ var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be 
 type Guard struct {
 	client *transport.Client
 	tenure *lease.Tenure
-	turns  turns // of Update
 
 	mu     sync.Mutex
+	turns  map[string]*turn         // of Update, only while a goroutine has the turn of a key or waits for it
 	fenced map[string]hlc.Timestamp // the version that a key got with the token: while it has that, it has the token
 }
 
@@ -55,7 +56,7 @@ const maxFenced = 1024 // keys
 
 // NewGuard returns a guard that reads and writes through client while tenure lasts.
 func NewGuard(client *transport.Client, tenure *lease.Tenure) *Guard {
-	return &Guard{client: client, tenure: tenure, turns: turns{of: make(map[string]*turn)}, fenced: make(map[string]hlc.Timestamp)}
+	return &Guard{client: client, tenure: tenure, turns: make(map[string]*turn), fenced: make(map[string]hlc.Timestamp)}
 }
 
 // Get returns the entry of a key; a missing key is not an error.
@@ -77,15 +78,10 @@ func (g *Guard) Get(ctx context.Context, key string) (entry transport.Entry, err
 	return entry, nil
 }
 
-// Set sets a key, protects it with the tenure's token, and returns its new version.
+// Set sets a key, protects it with the tenure's token, and returns its new version. To remove what a key holds,
+// rather set it to the empty value than delete it: see Del.
 func (g *Guard) Set(ctx context.Context, key string, value []byte) (hlc.Timestamp, error) {
 	return g.set(ctx, "set", key, value)
-}
-
-// Clear sets a key to the empty value, and protects it with the tenure's token as Set does.
-func (g *Guard) Clear(ctx context.Context, key string) error {
-	_, err := g.set(ctx, "clear", key, nil)
-	return err
 }
 
 // set sets a key in an operation with the given name.
@@ -120,7 +116,7 @@ func (g *Guard) isFenced(key string, entry transport.Entry) bool {
 // Del deletes a key and reports whether it existed.
 //
 // The store drops the token with the key, and then accepts writes of former tenures, unless
-// it is strict. Use Clear, unless no such write can be under way.
+// it is strict. Set the key to the empty value, unless no such write can be under way.
 func (g *Guard) Del(ctx context.Context, key string) (deleted bool, err error) {
 	return g.delete(ctx, key, func(options transport.DelOptions) (bool, error) { return g.client.Del(ctx, key, options) })
 }
@@ -176,7 +172,7 @@ func (g *Guard) do(ctx context.Context, name, key string, request operation) err
 			if _, over := g.token(); over != nil {
 				g.tenure.NoteRefusal(ctx, name, key, true, over)
 				err = fmt.Errorf("%w: %w", transport.ErrNotSent, over)
-			} else if bound && binding.Err() != nil && ctx.Err() == nil && time.Now().Before(until) {
+			} else if bound && closed.Is(binding.Connection) && ctx.Err() == nil && time.Now().Before(until) {
 				continue
 			}
 		}

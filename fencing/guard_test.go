@@ -1,12 +1,10 @@
 package fencing_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -38,41 +36,17 @@ func TestInvariant14AProtectedKeyRefusesWritesWithoutAToken(t *testing.T) {
 	})
 }
 
-func TestInvariant12WritersOfOneTenureDoNotFenceEachOtherOut(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, _ node, _ staleTenure, guard *fencing.Guard) {
-		failed := make(chan error, 20)
-		for i := range 20 {
-			go func() {
-				var errs error
-				for range 20 {
-					_, err := guard.Set(t.Context(), key, []byte{byte(i)})
-					errs = errors.Join(errs, err)
-					time.Sleep(ttl / 7) // renewals come in between
-				}
-				failed <- errs
-			}()
-		}
-		for range 20 {
-			if err := await.Receive(failed); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-}
-
-func TestClearKeepsTheFenceAndDelDropsIt(t *testing.T) {
+func TestInvariant15AnEmptyValueKeepsTheFenceAndDelDropsIt(t *testing.T) {
 	inBubble(t, func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard) {
 		late := func() error {
 			_, err := former.Set(t.Context(), key, []byte("old"), transport.SetOptions{FencingToken: stale.token})
 			return err
 		}
 		mustSet(t, guard, key, "new")
-		if err := guard.Clear(t.Context(), key); err != nil {
-			t.Fatal(err)
-		}
+		mustSet(t, guard, key, "")
 		present.mustHold(t, key, "")
 		if err := late(); !errors.Is(err, transport.ErrFencingTokenLower) {
-			t.Errorf("after Clear: %v, want ErrFencingTokenLower", err)
+			t.Errorf("after it was cleared: %v, want ErrFencingTokenLower", err)
 		}
 		for _, there := range []bool{true, false} {
 			if deleted, err := guard.Del(t.Context(), key); err != nil || deleted != there {
@@ -87,38 +61,6 @@ func TestClearKeepsTheFenceAndDelDropsIt(t *testing.T) {
 			t.Errorf("VDel of another value: %v, want ErrConditionFailed", err)
 		}
 	})
-}
-
-// The errors of transport name the key too.
-func TestAnErrorOfAGuardNamesTheKeyOnce(t *testing.T) {
-	for name, failure := range map[string]struct {
-		fail func(store *transporttest.Store, conn *transporttest.Conn, tenure *lease.Tenure)
-		want error
-	}{
-		"not sent": {func(_ *transporttest.Store, conn *transporttest.Conn, _ *lease.Tenure) { conn.Cut() }, transport.ErrNotSent},
-		"no reply, and the tenure ends": {func(_ *transporttest.Store, conn *transporttest.Conn, tenure *lease.Tenure) {
-			conn.SetFault(func(transport.Request) transporttest.Fault {
-				tenure.FencedOut(lease.ErrLost)
-				return transporttest.Fault{LoseReply: true}
-			})
-		}, lease.ErrFencedOut},
-		"refused": {func(store *transporttest.Store, _ *transporttest.Conn, _ *lease.Tenure) {
-			store.Authorize(func(string, statestore.Verb, string) bool { return false })
-		}, transport.ErrNotAuthorized},
-	} {
-		eachMethod(t, func(t *testing.T, method guardMethod) {
-			withStore(t, func(t *testing.T, store *transporttest.Store, n node) {
-				stale := stop(t, n.Client, time.Minute)
-				failure.fail(store, n.conn, stale.Tenure)
-				ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
-				defer cancel()
-				err := method.call(ctx, stale.guard)
-				if !errors.Is(err, failure.want) || !strings.HasPrefix(err.Error(), "fencing: ") || strings.Count(err.Error(), key) != 1 {
-					t.Errorf("%s: %v: want %v, and the key once", name, err, failure.want)
-				}
-			})
-		})
-	}
 }
 
 func TestAGuardWhoseTenureIsOverSendsNothing(t *testing.T) {
@@ -148,8 +90,8 @@ func TestATenureWithoutATokenSendsNothing(t *testing.T) {
 			var sent atomic.Int64
 			client := altered{
 				Conn:    transporttest.Start(t).Connect("node-a"),
-				request: func(context.Context, *transport.Request) { sent.Add(1) },
-				reply:   func(reply *transport.Reply) { reply.Timestamp = "" },
+				request: func(context.Context, *transporttest.Request) { sent.Add(1) },
+				reply:   func(reply *transporttest.Reply) { reply.Timestamp = "" },
 			}.client(t)
 			stale := stop(t, client, time.Minute)
 			sent.Store(0)
@@ -189,7 +131,7 @@ func TestInvariant21ARequestUnderATokenExpiresWithTheTenure(t *testing.T) {
 	for _, pause := range []time.Duration{0, 100 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
 			var longest time.Duration
-			client := altered{Conn: transporttest.Start(t).Connect("node-a"), request: func(ctx context.Context, request *transport.Request) {
+			client := altered{Conn: transporttest.Start(t).Connect("node-a"), request: func(ctx context.Context, request *transporttest.Request) {
 				if carriesToken(*request) { // over MQTT the deadline becomes the message expiry
 					deadline, _ := ctx.Deadline()
 					longest = max(longest, time.Until(deadline))
@@ -255,7 +197,7 @@ func TestAGuardWritesUntilTheDeadline(t *testing.T) {
 		withStore(t, func(t *testing.T, _ *transporttest.Store, n node) {
 			guard, tenure := n.lead(t)
 			tenure.StopRenewing()
-			n.conn.SetFault(func(transport.Request) transporttest.Fault {
+			n.conn.SetFault(func(transporttest.Request) transporttest.Fault {
 				return transporttest.Fault{HoldReply: 10 * time.Millisecond}
 			})
 			for range 2 {
@@ -281,7 +223,7 @@ func TestInvariant1WhatIsReadIsNotReturnedAfterTheTenure(t *testing.T) {
 	} {
 		inBubble(t, func(t *testing.T, former, _ node, stale staleTenure, _ *fencing.Guard) {
 			var tokens atomic.Int64
-			former.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			former.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 				if carriesToken(request) {
 					tokens.Add(1)
 				}
@@ -330,7 +272,7 @@ func TestInvariant17ATokenThatTheStoreCannotHaveIssuedEndsTheTenure(t *testing.T
 				t.Cleanup(store.Close)
 				requests := 0
 				token := hlc.Token{Wall: time.Now().Add(ahead).UnixMilli(), Node: "elsewhere"}
-				client := altered{Conn: store.Connect("node-a"), request: func(_ context.Context, request *transport.Request) {
+				client := altered{Conn: store.Connect("node-a"), request: func(_ context.Context, request *transporttest.Request) {
 					if carriesToken(*request) {
 						request.FencingToken = token.String()
 						requests++
@@ -346,35 +288,10 @@ func TestInvariant17ATokenThatTheStoreCannotHaveIssuedEndsTheTenure(t *testing.T
 	}
 }
 
-// One request meets a newer token: that ends the tenure, and cancels the requests of its other
-// guards.
-func TestInvariant17ARefusedTokenEndsTheTenureEverywhere(t *testing.T) {
-	withStore(t, func(t *testing.T, store *transporttest.Store, n node) {
-		guard, tenure := n.lead(t)
-		later, _ := leadWith(t, newNode(t, store, "node-b").Client, "press-7/later", lease.Options{}) // all tokens of a store have one order
-		mustSet(t, later, "press-7/claimed", "")
-		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			return transporttest.Fault{LoseReply: !bytes.Contains(request.Payload, []byte("claimed"))}
-		})
-		other := fencing.NewGuard(n.Client, tenure)
-		underWay := make(chan error)
-		go func() { _, err := other.Set(t.Context(), key, nil); underWay <- err }()
-		synctest.Wait()
-		began := time.Now()
-		_, err := guard.Set(t.Context(), "press-7/claimed", nil)
-		if cause := context.Cause(tenure.Context()); !errors.Is(err, fencing.ErrStaleToken) || !errors.Is(cause, lease.ErrFencedOut) || !errors.Is(cause, fencing.ErrStaleToken) {
-			t.Errorf("%v ended the tenure with %v", err, cause)
-		}
-		if err := await.Receive(underWay); !errors.Is(err, lease.ErrFencedOut) || !errors.Is(err, transport.ErrOutcomeUnknown) || time.Since(began) != 0 {
-			t.Errorf("what was under way ended with %v after %v, want ErrFencedOut and ErrOutcomeUnknown at once", err, time.Since(began))
-		}
-	})
-}
-
 func TestARefusalOfTheRequestAloneEndsNoTenure(t *testing.T) {
 	for want, connect := range map[error]func(t *testing.T, store *transporttest.Store) *transport.Client{
 		transport.ErrFencingTokenRequired: func(t *testing.T, store *transporttest.Store) *transport.Client { // the token got lost
-			return altered{Conn: store.Connect("node-c"), request: func(_ context.Context, request *transport.Request) { request.FencingToken = "" }}.client(t)
+			return altered{Conn: store.Connect("node-c"), request: func(_ context.Context, request *transporttest.Request) { request.FencingToken = "" }}.client(t)
 		},
 		transport.ErrNotAuthorized: func(t *testing.T, store *transporttest.Store) *transport.Client {
 			store.Authorize(func(client string, _ statestore.Verb, _ string) bool { return client != "node-c" })
@@ -453,24 +370,6 @@ func TestInvariant47NoGuardedRequestReachesAStoreThatDidNotGrantTheTenure(t *tes
 	}
 }
 
-// A claim reads and then sets, and the store may be restarted in between.
-func TestInvariant47AClaimSetsNothingInAStoreThatItDidNotRead(t *testing.T) {
-	withStore(t, func(t *testing.T, store *transporttest.Store, n node) {
-		guard, _ := n.lead(t)
-		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			if !carriesToken(request) {
-				return transporttest.Fault{}
-			}
-			time.AfterFunc(time.Millisecond, func() { mustRestart(t, store, n) })
-			return transporttest.Fault{HoldRequest: 2 * time.Millisecond}
-		})
-		if _, err := guard.Claim(t.Context(), key); err == nil {
-			t.Error("the claim succeeded")
-		}
-		newNode(t, store, "other").mustLack(t, key)
-	})
-}
-
 // The tenure's connection says nothing about another client's connection: the store may
 // have been restarted before the tenure's own connection is known to be lost.
 func TestInvariant47AGuardOfAnotherClientAsksThoughTheTenureEndsWithItsConnection(t *testing.T) {
@@ -499,7 +398,7 @@ func TestInvariant47ATenureIsConfirmedAfterARequestMetNoStore(t *testing.T) {
 		store.HideIdentity(true)
 		guard, tenure := leadWith(t, n.Client, leaseName, lease.Options{NoWatch: true})
 		must(t, 0, methodOf("Claim").call(t.Context(), guard))
-		n.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
+		n.conn.SetFault(func(transporttest.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
 		time.Sleep(ttl / 2) // in which a renewal is due
 		if err := store.Replace(statestore.Options{}); err != nil {
 			t.Fatal(err)
@@ -509,19 +408,6 @@ func TestInvariant47ATenureIsConfirmedAfterARequestMetNoStore(t *testing.T) {
 		if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrDeleted) {
 			t.Errorf("the tenure: %v, want ErrDeleted", err)
 		}
-	})
-}
-
-// The guard's client is connected to another store than the lease's.
-func TestInvariant19ReleaseFreesTheLeaseThoughAGuardMetAnotherStore(t *testing.T) {
-	withStore(t, func(t *testing.T, _ *transporttest.Store, n node) {
-		_, tenure := n.lead(t)
-		other := newNode(t, transporttest.Start(t), "other")
-		if _, err := fencing.NewGuard(other.Client, tenure).Set(t.Context(), key, nil); !errors.Is(err, transport.ErrOtherStore) {
-			t.Errorf("Set: %v, want ErrOtherStore", err)
-		}
-		must(t, 0, tenure.Release(t.Context()))
-		n.mustLack(t, leaseName)
 	})
 }
 
@@ -536,7 +422,7 @@ func TestAGuardGoesOnOverTheNextConnectionOnceTheTenureIsConfirmed(t *testing.T)
 					n.conn.Cut()
 					time.AfterFunc(ttl/10, n.conn.Restore)
 				} else {
-					n.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
+					n.conn.SetFault(func(transporttest.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
 					time.AfterFunc(ttl/2, func() { n.conn.SetFault(nil) })
 				}
 				if err := methodOf(method).call(t.Context(), guard); err != nil {
@@ -559,7 +445,7 @@ func TestInvariant54TheKeyOfTheLeaseCannotBeGuarded(t *testing.T) {
 			_, claim := guard.Claim(t.Context(), reserved)
 			_, claimAll := guard.ClaimAll(t.Context(), key, reserved)
 			_, update := guard.Update(t.Context(), reserved, increment)
-			for _, err := range []error{set, guard.Clear(t.Context(), reserved), del, vdel, claim, claimAll, update} {
+			for _, err := range []error{set, del, vdel, claim, claimAll, update} {
 				if !errors.Is(err, fencing.ErrLeaseKey) {
 					t.Errorf("%v, want ErrLeaseKey", err)
 				}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -104,9 +105,9 @@ func mustRestart(t *testing.T, store *transporttest.Store, back node) {
 
 // count returns a counter of the requests from now on for which these returns true, watches apart: a tenure
 // watches its own key.
-func (n node) count(these func(transport.Request) bool) *atomic.Int64 {
+func (n node) count(these func(transporttest.Request) bool) *atomic.Int64 {
 	counter := new(atomic.Int64)
-	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+	n.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 		if these(request) && !bytes.Contains(request.Payload, []byte("KEYNOTIFY")) {
 			counter.Add(1)
 		}
@@ -115,10 +116,10 @@ func (n node) count(these func(transport.Request) bool) *atomic.Int64 {
 	return counter
 }
 
-func anyRequest(transport.Request) bool { return true }
+func anyRequest(transporttest.Request) bool { return true }
 
 // carriesToken reports whether a request carries a token.
-func carriesToken(request transport.Request) bool { return request.FencingToken != "" }
+func carriesToken(request transporttest.Request) bool { return request.FencingToken != "" }
 
 // stoppedClock is the clock of a process that stands still.
 type stoppedClock struct {
@@ -159,12 +160,12 @@ func stop(t *testing.T, client *transport.Client, lasts time.Duration) staleTenu
 
 // altered is a connection that changes requests and replies.
 type altered struct {
-	transport.Conn
-	request func(ctx context.Context, request *transport.Request)
-	reply   func(reply *transport.Reply)
+	storeconn.Conn
+	request func(ctx context.Context, request *transporttest.Request)
+	reply   func(reply *transporttest.Reply)
 }
 
-func (a altered) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+func (a altered) RoundTrip(ctx context.Context, request transporttest.Request) (transporttest.Reply, error) {
 	if a.request != nil {
 		a.request(ctx, &request)
 	}
@@ -219,7 +220,6 @@ var methods = []guardMethod{
 		_, err := g.Set(ctx, key, []byte("old"))
 		return err
 	}},
-	{"Clear", true, func(ctx context.Context, g *fencing.Guard) error { return g.Clear(ctx, key) }},
 	{"Del", true, func(ctx context.Context, g *fencing.Guard) error { _, err := g.Del(ctx, key); return err }},
 	{"VDel", true, func(ctx context.Context, g *fencing.Guard) error {
 		_, err := g.VDel(ctx, key, []byte("new"))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/operror"
@@ -18,8 +17,8 @@ import (
 // reads, so that from then on only writers of this tenure can change the key. (A later tenure
 // can change it too, but then the store refuses the write of this one.) Updates of one key
 // through one guard run one after the other, about in the order of the calls. Updates of
-// different keys do not wait for each other. Other writes do not wait either: a Set, Clear,
-// Del or VDel of the key, or an update through another guard of the same tenure, may come
+// different keys do not wait for each other. Other writes do not wait either: a Set, Del
+// or VDel of the key, or an update through another guard of the same tenure, may come
 // between the read and the write, and is then overwritten. If a key has several writers, let
 // all of them use Update on one guard.
 //
@@ -64,11 +63,25 @@ func (g *Guard) Update(ctx context.Context, key string, update func(old transpor
 // awaitTurn waits for the turn of an update until ctx or the tenure ends. The tenure may be
 // extended many times meanwhile. The caller calls done when the update is over.
 func (g *Guard) awaitTurn(ctx context.Context, key string) (done func(), err error) {
-	turn := g.turns.join(key)
-	done = func() { g.turns.leave(key) }
+	g.mu.Lock()
+	t := g.turns[key]
+	if t == nil {
+		t = &turn{taken: make(chan struct{}, 1)}
+		g.turns[key] = t
+	}
+	t.users++
+	g.mu.Unlock()
+	leave := func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if t.users--; t.users == 0 {
+			delete(g.turns, key)
+		}
+	}
+	done = leave
 	select {
-	case turn <- struct{}{}:
-		done = func() { <-turn; g.turns.leave(key) }
+	case t.taken <- struct{}{}:
+		done = func() { <-t.taken; leave() }
 	case <-ctx.Done():
 	case <-g.tenure.TokenContext().Done():
 	}
@@ -95,33 +108,8 @@ func (e notSetError) Is(target error) bool {
 // As finds typed errors in the cause. With Unwrap errors.Is would find ErrOutcomeUnknown.
 func (e notSetError) As(target any) bool { return errors.As(e.cause, target) }
 
-// turns has a turn for a key only while a goroutine has the turn of an update or waits for it.
-type turns struct {
-	mu sync.Mutex
-	of map[string]*turn
-}
-
+// turn is the turn of one key.
 type turn struct {
 	taken chan struct{} // holds an item while a goroutine has the turn
 	users int           // goroutines that have the turn or wait for it
-}
-
-// join returns the channel of the key: send to it to take the turn, receive from it when the
-// turn is over. Each join needs a leave.
-func (t *turns) join(key string) chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.of[key] == nil {
-		t.of[key] = &turn{taken: make(chan struct{}, 1)}
-	}
-	t.of[key].users++
-	return t.of[key].taken
-}
-
-func (t *turns) leave(key string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.of[key].users--; t.of[key].users == 0 {
-		delete(t.of, key)
-	}
 }

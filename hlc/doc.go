@@ -47,7 +47,6 @@
 // # Errors
 //
 //	ErrMalformed        the text is not a timestamp: correct the sender
-//	*SkewError          a peer's timestamp is too far ahead: synchronize the clocks
 //	ErrCounterOverflow  the counter is used up for this millisecond: try again when
 //	                    physical time has passed the timestamp's wall part
 //

@@ -4,24 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"time"
 )
-
-// A SkewError says that a timestamp was not merged because it is too far ahead of this node's
-// physical clock. Either of the two clocks may be wrong.
-type SkewError struct {
-	Remote   Timestamp     // the refused timestamp
-	Physical time.Time     // this node's clock: UTC, in whole milliseconds
-	Ahead    time.Duration // from Physical to Remote.Wall; the largest Duration if it is longer
-	Limit    time.Duration // how far ahead a timestamp may be
-}
-
-// Error says which clock is ahead, by how much, and what to do.
-func (e *SkewError) Error() string {
-	return fmt.Sprintf("hlc: the clock of node %.64q is %v ahead of this node's clock, which reads %s; the limit is %v: "+
-		"synchronize the system clocks of both nodes",
-		e.Remote.Node, e.Ahead, e.Physical.Format(time.RFC3339Nano), e.Limit)
-}
 
 // ErrCounterOverflow matches the errors of [Tick] and [Merge] when the counter would overflow, or when a remote
 // counter is so large that it might soon; see [Merge]. Try again when physical time has passed the wall clock of the
@@ -65,7 +48,7 @@ func Tick(last Timestamp, wall int64) (Timestamp, error) {
 // 2^63 or more an error. Otherwise the counter has no effect, so an odd timestamp from the
 // past does no harm.
 //
-// Merge adopts any wall clock. The caller limits how far ahead it may be: see [SkewError].
+// Merge adopts any wall clock. The caller limits how far ahead it may be.
 func Merge(last, remote Timestamp, wall int64) (Timestamp, error) {
 	wall = max(last.Wall, remote.Wall, wall, 0)
 	switch {

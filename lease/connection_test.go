@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,21 +48,6 @@ func TestATenureThatEndsOnDisconnectRefusesItsTokenAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheContextEndsWithTheConnectionWithoutACallOfToken(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true})
-		tenure := n.mustAcquire(t)
-		time.Sleep(ttl + ttl/30) // between two looks at the clock
-		synctest.Wait()
-		cut := time.Now()
-		n.conn.Cut()
-		await.Receive(tenure.Context().Done())
-		if waited := time.Since(cut); waited > 0 || !errors.Is(context.Cause(tenure.Context()), lease.ErrConnectionLost) {
-			t.Errorf("it ended after %v with %v", waited, context.Cause(tenure.Context()))
-		}
-	})
-}
-
 func TestInstantFailoverDoesNotWaitForTheTTL(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -96,31 +80,6 @@ func TestInstantFailoverDoesNotWaitForTheTTL(t *testing.T) {
 	}
 }
 
-func TestThereIsOneLeaseWithInstantFailoverForEachClient(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
-		other := n.another(t, "press-8/active", lease.Options{InstantFailover: true})
-		tenure := n.mustAcquire(t)
-		if _, err := other.Acquire(t.Context()); !errors.Is(err, transport.ErrWillInUse) || !strings.Contains(err.Error(), "dial another client") {
-			t.Errorf("a second one: %v, want ErrWillInUse", err)
-		}
-		mustRelease(t, tenure)
-		synctest.Wait()
-		mustTryAcquire(t, other)
-	})
-}
-
-func TestAHeldLeaseCostsTryAcquireNoNewConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		a, b := twoNodes(t, store, lease.Options{InstantFailover: true})
-		a.mustAcquire(t)
-		lost := b.client.Lost()
-		if _, err := b.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) || closed.Is(lost) {
-			t.Errorf("TryAcquire: %v, want ErrHeld; the connection was replaced: %t", err, closed.Is(lost))
-		}
-	})
-}
-
 // silenceConn is a Conn to a broker that declares a connection dead after some silence.
 type silenceConn struct {
 	*transporttest.Conn
@@ -128,7 +87,7 @@ type silenceConn struct {
 	err     error
 }
 
-func (c silenceConn) SetWill(ctx context.Context, will transport.Request) (<-chan struct{}, time.Duration, error) {
+func (c silenceConn) SetWill(ctx context.Context, will []byte) (<-chan struct{}, time.Duration, error) {
 	lost, _, err := c.Conn.SetWill(ctx, will)
 	return lost, c.silence, errors.Join(err, c.err)
 }
@@ -197,25 +156,6 @@ func TestInvariant52ATenureOutlivesAHalfOpenConnection(t *testing.T) {
 	}
 }
 
-func TestInvariant52AcquiringAndReleasingOutlastAHalfOpenConnection(t *testing.T) {
-	for _, options := range []lease.Options{{}, {AcquireDelay: ttl / 20}} {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			n := newNode(t, store, "a", options)
-			n.conn.Freeze()
-			began := time.Now()
-			tenure := n.mustAcquire(t)
-			acquired := time.Since(began)
-			n.conn.Freeze()
-			began = time.Now()
-			mustRelease(t, tenure)
-			if released := time.Since(began); acquired >= ttl || released >= ttl/2 {
-				t.Errorf("acquiring takes %v, and releasing %v", acquired, released)
-			}
-			mustBeFree(t, n)
-		})
-	}
-}
-
 // A store that takes over from one that fell silent releases a lease with instant failover half of the TTL later.
 func TestInvariant62ATenureThatEndsWithItsConnectionEndsInTimeOnASilentOne(t *testing.T) {
 	for _, test := range []struct {
@@ -242,7 +182,7 @@ func TestWhatALeaseSendsIsUrgent(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "a", lease.Options{NoWatch: true})
 		var sets, deletions, others int
-		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		n.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			switch {
 			case request.Binding.Urgent && hasVerb(request, "SET"):
 				sets++
@@ -260,53 +200,6 @@ func TestWhatALeaseSendsIsUrgent(t *testing.T) {
 			t.Errorf("%d SETs and %d VDELs are urgent; others %d", sets, deletions, others)
 		}
 	})
-}
-
-// stalling is a connection on which nothing arrives for a while, and then everything does, as
-// TCP does after lost packets. Its Probe does what the Probe of the MQTT connection does.
-type stalling struct {
-	*transporttest.Conn
-	until atomic.Int64
-}
-
-func (s *stalling) stalls() time.Duration { return time.Until(time.Unix(0, s.until.Load())) }
-
-func (s *stalling) Probe(within time.Duration) {
-	time.AfterFunc(max(within, 100*time.Millisecond), func() {
-		if s.stalls() > 0 {
-			s.Cut()
-			time.AfterFunc(50*time.Millisecond, s.Restore)
-		}
-	})
-}
-
-// A tenure that ends with its connection cannot use another one. So a connection that only
-// stalls is kept as long as it may still save the tenure. With instant failover that is half of the TTL:
-// after that another store may have released the lease.
-func TestInvariant52ATenureThatEndsWithItsConnectionOutlastsAStall(t *testing.T) {
-	const ttl = 10 * time.Second
-	for _, test := range []struct {
-		options lease.Options
-		stall   time.Duration
-	}{
-		{lease.Options{TTL: ttl, EndOnDisconnect: true}, 3500 * time.Millisecond},
-		{lease.Options{TTL: ttl, InstantFailover: true}, 3300 * time.Millisecond},
-	} {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			conn := &stalling{Conn: store.Connect("node-a")}
-			tenure := nodeOn(t, conn, transport.ClientOptions{}, test.options).mustAcquire(t)
-			conn.SetFault(func(transport.Request) transporttest.Fault {
-				return transporttest.Fault{HoldRequest: max(conn.stalls(), 0)}
-			})
-			for range 30 {
-				conn.until.Store(time.Now().Add(test.stall).UnixNano())
-				time.Sleep(test.stall + ttl)
-				if err := context.Cause(tenure.Context()); err != nil {
-					t.Fatalf("a stall of %v ended it: %v", test.stall, err)
-				}
-			}
-		})
-	}
 }
 
 // A waiter that hears nothing of a healthy holder would otherwise wait for the holder's whole TTL first.

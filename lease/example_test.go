@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
 	"time"
@@ -54,59 +53,4 @@ func Example() {
 	// Output:
 	// held by gateway-a
 	// lease: tenure of "press-7/active": given up by its holder
-}
-
-func ExampleLease_TryAcquire() {
-	store, err := transporttest.NewStore(statestore.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer store.Close()
-	for _, gateway := range []string{"gateway-a", "gateway-b"} {
-		client := connect(store, gateway)
-		defer client.Close()
-		l, err := lease.New(client, "press-7/active", lease.Options{})
-		if err != nil {
-			log.Fatal(err)
-		}
-		_, err = l.TryAcquire(context.Background())
-		var held *lease.HeldError
-		if errors.As(err, &held) {
-			fmt.Println(gateway, "must wait for", held.Holder.Name)
-		} else if err == nil {
-			fmt.Println(gateway, "has it")
-		}
-	}
-	// Output:
-	// gateway-a has it
-	// gateway-b must wait for gateway-a
-}
-
-func ExampleTenure_Token() {
-	store, err := transporttest.NewStore(statestore.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer store.Close()
-	client := connect(store, "gateway-a")
-	defer client.Close()
-	l, err := lease.New(client, "press-7/active", lease.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	tenure, err := l.Acquire(context.Background())
-	if err != nil {
-		log.Fatal(err)
-	}
-	// Ask for the token before each action on the resource, and send it along.
-	if token, err := tenure.Token(); err == nil {
-		fmt.Println("a token of", token.Node)
-	}
-	_ = tenure.Release(context.Background())
-	if _, err := tenure.Token(); errors.Is(err, lease.ErrReleased) {
-		fmt.Println("and none any more")
-	}
-	// Output:
-	// a token of StateStore
-	// and none any more
 }

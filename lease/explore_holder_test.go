@@ -262,7 +262,7 @@ func (w *world) over(h *holder) {
 		return
 	}
 	h.goesOn = false
-	w.free(h, time.Duration(h.sent)*tick+explored.RequestTimeout+explored.TTL+explored.Margin-h.now())
+	w.free(h, h.schedule.deadline+2*explored.Margin+explored.RequestTimeout-h.now())
 	h.releases = true
 }
 

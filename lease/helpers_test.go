@@ -13,6 +13,7 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -38,7 +39,7 @@ func newNode(t *testing.T, store *transporttest.Store, id string, options lease.
 	return nodeOn(t, store.Connect(id), transport.ClientOptions{}, options)
 }
 
-func nodeOn(t *testing.T, conn transport.Conn, clientOptions transport.ClientOptions, options lease.Options) node {
+func nodeOn(t *testing.T, conn storeconn.Conn, clientOptions transport.ClientOptions, options lease.Options) node {
 	t.Helper()
 	client, err := transport.NewClient(conn, clientOptions)
 	if err != nil {
@@ -134,7 +135,7 @@ func inBubble(t *testing.T, test func(t *testing.T, store *transporttest.Store))
 	synctest.Test(t, func(t *testing.T) { test(t, transporttest.Start(t)) })
 }
 
-func hasVerb(request transport.Request, verb string) bool {
+func hasVerb(request transporttest.Request, verb string) bool {
 	return bytes.Contains(request.Payload, []byte("\r\n"+verb+"\r\n"))
 }
 
@@ -142,7 +143,7 @@ func hasVerb(request transport.Request, verb string) bool {
 // number, from 1. The function that it returns counts them.
 func (n node) scripted(verb string, decide func(number int64) transporttest.Fault) (count func() int64) {
 	var number atomic.Int64
-	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+	n.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 		if !hasVerb(request, verb) {
 			return transporttest.Fault{}
 		}
@@ -166,7 +167,7 @@ func (n node) counted() (count func(verb string) int64) {
 		counter, _ := numbers.LoadOrStore(verb, new(atomic.Int64))
 		return counter.(*atomic.Int64)
 	}
-	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+	n.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 		number(strings.Split(string(request.Payload), "\r\n")[2]).Add(1)
 		return transporttest.Fault{}
 	})
@@ -175,7 +176,7 @@ func (n node) counted() (count func(verb string) int64) {
 
 // forgeDeletion delivers a notification that the lease was deleted.
 func (n node) forgeDeletion() {
-	n.conn.Forge(transport.Notification{Key: name, Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"), Timestamp: "1:0:StateStore"})
+	n.conn.Forge(transporttest.Notification{Key: name, Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"), Timestamp: "1:0:StateStore"})
 }
 
 // skewed is a clock on virtual time that can jump, as after a suspend: no timer has fired
@@ -217,7 +218,7 @@ type failingConn struct {
 	asked int   // requests since err was set, watches apart
 }
 
-func (c *failingConn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+func (c *failingConn) RoundTrip(ctx context.Context, request transporttest.Request) (transporttest.Reply, error) {
 	c.mu.Lock()
 	err := c.err
 	if err != nil && !hasVerb(request, "KEYNOTIFY") {
@@ -225,7 +226,7 @@ func (c *failingConn) RoundTrip(ctx context.Context, request transport.Request) 
 	}
 	c.mu.Unlock()
 	if err != nil {
-		return transport.Reply{}, err
+		return transporttest.Reply{}, err
 	}
 	return c.Conn.RoundTrip(ctx, request)
 }
@@ -283,19 +284,4 @@ func hangRenewal(n node) (send chan<- struct{}) {
 	})
 	await.Receive(sending)
 	return hold
-}
-
-// beginning is the reading of its clock, from 1, with which a tenure begins, in a TryAcquire of one request.
-const beginning = 4
-
-// atReading returns a clock that calls do after one of its readings, counted from 1.
-func atReading(number int64, do func()) func() time.Duration {
-	var readings atomic.Int64
-	return func() time.Duration {
-		now := lease.SystemClock()
-		if readings.Add(1) == number {
-			do()
-		}
-		return now
-	}
 }

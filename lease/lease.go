@@ -148,7 +148,7 @@ func (l *Lease) probeAfter(client *transport.Client, err error, probe time.Durat
 func (l *Lease) abandon(value string, binding transport.Binding) {
 	freed := make(chan struct{})
 	before := l.freed.Swap(&freed)
-	runs := l.client.Go(func(ctx context.Context) {
+	if !l.client.Go(func(ctx context.Context) {
 		defer close(freed)
 		if err := l.free(ctx, value, binding, l.options.TTL); err != nil {
 			l.options.Logger.Warn("an abandoned acquisition may hold the lease until its TTL ends", "lease", l.name, "error", err)
@@ -156,8 +156,7 @@ func (l *Lease) abandon(value string, binding transport.Binding) {
 		if before != nil {
 			<-*before
 		}
-	})
-	if !runs {
+	}) {
 		close(freed)
 	}
 }

@@ -56,8 +56,8 @@ func observe(ctx context.Context, l *lease.Lease) *observed {
 }
 
 // forged returns a notification of a client that is no store.
-func forged(words ...string) transport.Notification {
-	return transport.Notification{
+func forged(words ...string) transporttest.Notification {
+	return transporttest.Notification{
 		Key:       name,
 		Payload:   resp3.AppendCommand(nil, append([]string{"NOTIFY"}, words...)...),
 		Timestamp: hlc.Timestamp{Wall: time.Now().Add(1000 * time.Hour).UnixMilli(), Node: "forger"}.String(),
@@ -120,28 +120,4 @@ func TestObserveReportsEachKindOfErrorOnceAndGoesOnWithABackoff(t *testing.T) {
 			t.Errorf("shown %v, want %v", got, want)
 		}
 	})
-}
-
-func TestObserveYieldsChangesThoughNoNotificationComes(t *testing.T) {
-	for name, harm := range map[string]func(node, *transporttest.Store){
-		"they are lost":    func(observer node, _ *transporttest.Store) { observer.conn.Silence(true) },
-		"no watch granted": func(_ node, store *transporttest.Store) { store.Authorize(allButWatches) },
-	} {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			a, b := twoNodes(t, store, lease.Options{})
-			observer := newNode(t, store, "observer", lease.Options{})
-			harm(observer, store)
-			o := observe(t.Context(), observer.Lease)
-			time.Sleep(3 * ttl)
-			for _, n := range []node{a, b} {
-				tenure := n.mustAcquire(t)
-				time.Sleep(5 * ttl)
-				mustRelease(t, tenure)
-				time.Sleep(3 * ttl)
-			}
-			if got := o.String(); got != "[- node-a - node-b -]" {
-				t.Errorf("%s: shown %s", name, got)
-			}
-		})
-	}
 }

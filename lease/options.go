@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/internal/optionerror"
 )
 
 // Options configures a Lease. The zero value is safe: a duration that is zero takes its
@@ -115,7 +115,7 @@ func (o Options) Validate() error {
 func (o *Options) complete(clientID string) error {
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
 	if o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Millisecond != 0 {
-		return &transport.OptionError{Package: "lease", Field: "TTL", Value: o.TTL,
+		return &optionerror.Error{Package: "lease", Field: "TTL", Value: o.TTL,
 			Problem: fmt.Sprintf("must be whole milliseconds, at least %v, and at most %v", MinTTL, MaxTTL)}
 	}
 	for _, duration := range []struct {
@@ -133,9 +133,9 @@ func (o *Options) complete(clientID string) error {
 	} {
 		switch value := *duration.value; {
 		case value < 0:
-			return &transport.OptionError{Package: "lease", Field: duration.name, Value: value, Problem: "is negative"}
+			return &optionerror.Error{Package: "lease", Field: duration.name, Value: value, Problem: "is negative"}
 		case value > MaxTTL:
-			return &transport.OptionError{Package: "lease", Field: duration.name, Value: value, Problem: fmt.Sprintf("is longer than %v", MaxTTL)}
+			return &optionerror.Error{Package: "lease", Field: duration.name, Value: value, Problem: fmt.Sprintf("is longer than %v", MaxTTL)}
 		case value == 0:
 			*duration.value = duration.ifZero
 		}

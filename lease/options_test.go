@@ -40,35 +40,8 @@ func promisesOf(o lease.Options) promises {
 	}
 }
 
-func TestAPromiseHoldsForAHolderThatIsCutOffAndNotificationsThatAreLost(t *testing.T) {
-	for _, options := range promised {
-		limits := promisesOf(options.Options)
-		// The worst moment is just after a renewal; try many.
-		for part := range time.Duration(20) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				a, b := twoNodes(t, store, options.Options)
-				b.conn.Silence(true)
-				tenure := a.mustAcquire(t)
-				acquired := acquireInBackground(t.Context(), t, b)
-				time.Sleep(3*options.TTL + part*options.TTL/20 + time.Microsecond) // between two renewals
-				cut := time.Now()
-				a.conn.Cut()
-				await.Receive(tenure.Context().Done())
-				stopped := time.Now()
-				await.Receive(acquired)
-				if got := time.Since(cut); got > limits.crash {
-					t.Errorf("%s: the next one holds after %v, promised are %v", options.name, got, limits.crash)
-				}
-				if got := time.Since(stopped); got > limits.unheld {
-					t.Errorf("%s: no holder works for %v, promised are %v", options.name, got, limits.unheld)
-				}
-			})
-		}
-	}
-}
-
 // A cut may lose the reply to a renewal. The store counts from this one, and the tenure from the one before.
-func TestAPromiseHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
+func TestAPromiseHoldsForACut(t *testing.T) {
 	for _, options := range promised {
 		limits := promisesOf(options.Options)
 		late := cmp.Or(options.RequestTimeout, options.TTL/6) - time.Microsecond
@@ -79,10 +52,11 @@ func TestAPromiseHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
 			goesOn bool                // the later renewals have the same fault
 			limit  time.Duration
 		}{
-			{name: "the renewal arrives at once", cut: transporttest.Fault{CutAfter: true}, limit: limits.unheld},
-			{name: "the renewal arrives late", cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: limits.unheld},
+			{name: "the renewal is lost", cut: transporttest.Fault{LoseRequest: true, Cut: true}, limit: limits.unheld},
+			{name: "the renewal arrives at once", cut: transporttest.Fault{Cut: true}, limit: limits.unheld},
+			{name: "the renewal arrives late", cut: transporttest.Fault{Cut: true, HoldRequest: late}, limit: limits.unheld},
 			{name: "the replies before it are late", before: transporttest.Fault{HoldReply: late},
-				cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: limits.unheld},
+				cut: transporttest.Fault{Cut: true, HoldRequest: late}, limit: limits.unheld},
 			{name: "requests still arrive", cut: transporttest.Fault{LoseReply: true}, goesOn: true, limit: limits.crash},
 		} {
 			t.Run(options.name+", "+test.name, func(t *testing.T) {
@@ -92,8 +66,12 @@ func TestAPromiseHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
 						b.conn.Silence(true)
 						tenure := a.mustAcquire(t)
 						acquired := acquireInBackground(t.Context(), t, b)
+						var cut time.Time
 						a.scripted("SET", func(number int64) transporttest.Fault {
 							if number == renewal+1 || test.goesOn && number > renewal {
+								if number == renewal+1 {
+									cut = time.Now()
+								}
 								return test.cut
 							}
 							return test.before
@@ -103,6 +81,9 @@ func TestAPromiseHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
 						await.Receive(acquired)
 						if got := time.Since(stopped); got > test.limit {
 							t.Errorf("with renewal %d, no holder works for %v, promised are %v", renewal, got, test.limit)
+						}
+						if got := time.Since(cut); test.cut.LoseRequest && got > limits.crash {
+							t.Errorf("the next one holds %v after renewal %d was lost, promised are %v", got, renewal, limits.crash)
 						}
 					})
 				}
@@ -194,7 +175,7 @@ func outlasts(t *testing.T, options lease.Options, away time.Duration) {
 				tenure := n.mustAcquire(t)
 				time.Sleep(3*options.TTL + part*options.TTL/40 + time.Microsecond) // between two renewals
 				if refuses {
-					n.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
+					n.conn.SetFault(func(transporttest.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
 				} else {
 					n.conn.Cut()
 				}

@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -65,29 +64,6 @@ func TestInvariant20ReleasingALostTenureFreesNoOtherHolder(t *testing.T) {
 	})
 }
 
-func TestReleaseDoesNotWaitForLongOnceTheTTLIsOver(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		tenure := n.mustAcquire(t)
-		n.conn.Cut()
-		await.Receive(tenure.Context().Done())
-		// GracePeriod, Margin on both sides of the TTL, and the time that the last request may
-		// have taken to reach the store. Then RequestTimeout.
-		for _, want := range []time.Duration{3*ttl/10 + ttl/6, ttl / 6} {
-			began := time.Now()
-			err := tenure.Release(t.Context())
-			if waited := time.Since(began); !errors.Is(err, transport.ErrNotSent) || waited.Round(time.Millisecond) != want.Round(time.Millisecond) {
-				t.Errorf("Release: %v after %v, want ErrNotSent after %v", err, waited, want)
-			}
-		}
-		if !strings.Contains(tenure.Release(t.Context()).Error(), "expires within 0s, or within 2s of a restart of the store") {
-			t.Error("it does not say until when the store may hold the lease")
-		}
-		n.conn.Restore()
-		mustRelease(t, tenure)
-	})
-}
-
 // crashed returns a node with a tenure that is over, though the store has its lease: the store was
 // down for longer than the TTL, and gives the lease its whole lifetime again.
 func crashed(t *testing.T, options lease.Options, meanwhile func(*lease.Tenure)) (node, *transporttest.Store, *lease.Tenure) {
@@ -104,27 +80,6 @@ func crashed(t *testing.T, options lease.Options, meanwhile func(*lease.Tenure))
 	}
 	synctest.Wait()
 	return n, store, tenure
-}
-
-// The TTL that has passed on the local clock says nothing of a store that keeps its data.
-func TestReleaseAfterTheTTLFreesTheLeaseInAStoreThatHasRestarted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, store, tenure := crashed(t, lease.Options{EndOnDisconnect: true}, func(*lease.Tenure) {})
-		acquired := acquireInBackground(t.Context(), t, newNode(t, store, "node-b", lease.Options{}))
-		synctest.Wait()
-		if holder, err := n.Holder(t.Context()); err != nil || holder.Name != "node-a" {
-			t.Fatalf("the store holds %+v, %v", holder, err)
-		}
-		back := time.Now()
-		mustRelease(t, tenure)
-		successor := await.Receive(acquired)
-		if waited := time.Since(back); waited > ttl/4 {
-			t.Errorf("the successor waited %v", waited)
-		}
-		mustRelease(t, tenure)
-		time.Sleep(3 * ttl)
-		mustToken(t, successor)
-	})
 }
 
 // A Release that failed while the store was down is made good by the next acquisition, which would
@@ -151,40 +106,12 @@ func TestAnAcquisitionFreesWhatAFailedReleaseLeft(t *testing.T) {
 	}
 }
 
-// Invariant 19: what an attempt may have left stays an unknown outcome, however long ago it was: a
-// store that comes back with its data has it again.
-func TestInvariant19AnAttemptThatAStoreMayKeepIsUnknownAfterTheTTLToo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.StartDurable(t, new(transporttest.Journal))
-		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
-		n.conn.IgnoreWills(true) // else the next store releases what they would have released
-		n.scripted("SET", func(int64) transporttest.Fault {
-			time.AfterFunc(time.Millisecond, func() {
-				store.Crash(0)
-				n.conn.Restore()
-			})
-			return transporttest.Fault{LoseReply: true}
-		})
-		ctx, cancel := context.WithTimeout(t.Context(), 6*ttl)
-		defer cancel()
-		if _, err := n.Acquire(ctx); !errors.Is(err, transport.ErrOutcomeUnknown) {
-			t.Errorf("Acquire: %v, want ErrOutcomeUnknown", err)
-		}
-		if err := store.Recover(); err != nil {
-			t.Fatal(err)
-		}
-		if holder, err := n.Holder(t.Context()); err != nil || holder.Name != "node-a" {
-			t.Errorf("the store holds %+v, %v; want what the attempt left", holder, err)
-		}
-	})
-}
-
 // The request that acquires is under way when the caller gives up and closes the client.
 func TestInvariant19AnAcquisitionThatWasGivenUpIsFreedBeforeTheClientCloses(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n, other := twoNodes(t, store, lease.Options{})
 		var lost atomic.Bool
-		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		n.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			// The first request to free the lease is lost.
 			lose := hasVerb(request, "VDEL") && lost.CompareAndSwap(false, true)
 			return transporttest.Fault{HoldRequest: ttl / 20, LoseRequest: lose}

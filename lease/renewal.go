@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/random"
@@ -134,11 +133,6 @@ func (t *Tenure) renew(until time.Time) event {
 	sent := t.lease.options.Clock()
 	if err == nil {
 		_, err = t.lease.set(ctx, t.value, &binding, t.lease.options.probeHeld())
-	}
-	if !errors.Is(err, transport.ErrNotSent) {
-		t.mu.Lock()
-		t.sent = sent
-		t.mu.Unlock()
 	}
 	result := renewal(sent, err, random.Fraction())
 	t.reportRenewal(sent, result)

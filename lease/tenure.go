@@ -34,7 +34,6 @@ type Tenure struct {
 	warn     context.CancelCauseFunc
 	schedule schedule
 	timer    *time.Timer        // runs look; nil before the first wait
-	sent     time.Duration      // when the latest request for the lease left, on the lease's clock
 	giveUp   context.CancelFunc // of the latest renewal; nil before the first
 
 	// confirmed is, for each client, the connection over which the store last said that it
@@ -53,7 +52,6 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		wake:     make(chan struct{}, 1),
 		released: make(chan bool, 1),
 		schedule: newSchedule(&l.options, sent, random.Fraction()),
-		sent:     sent,
 	}
 	t.usable, t.expire = context.WithCancelCause(context.Background())
 	if a.store == "" {
@@ -63,7 +61,7 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		t.end(transport.ErrClosed)
 		return nil, transport.ErrClosed
 	}
-	t.reportAcquired(ctx)
+	t.reportAcquired(ctx, sent)
 	signal(t.wake)
 	_, _ = t.remaining() // the process may have stood still: the tenure must not be behind
 	a.waiter = nil       // a tenure keeps its attempt
@@ -77,18 +75,6 @@ func (t *Tenure) Name() string { return t.lease.name }
 
 // Value returns what the lease's key holds while this tenure lasts: see [Holder.Value].
 func (t *Tenure) Value() string { return t.value }
-
-// String returns the lease's name and the token, and the remaining time or why the tenure ended.
-func (t *Tenure) String() string {
-	if t == nil {
-		return "<nil>"
-	}
-	left, cause := t.remaining()
-	if cause != nil {
-		return fmt.Sprintf("%s, token %v, ended: %v", t.lease.name, t.token, cause)
-	}
-	return fmt.Sprintf("%s, token %v, %v remaining", t.lease.name, t.token, left)
-}
 
 // Context returns a context for the work that this tenure allows. It ends when the tenure
 // ends, or Options.GracePeriod before the deadline if renewals fail. context.Cause says why.
@@ -319,20 +305,19 @@ func (t *Tenure) isGone() bool {
 	return errors.Is(t.schedule.cause, ErrLost) || errors.Is(t.schedule.cause, ErrStoreReplaced) && closed.Is(t.replaced)
 }
 
-// leftAtStore returns how long the store may still have this tenure, if it does not restart: until
-// the TTL of its latest request is over, by the slower of the two clocks.
+// leftAtStore returns how long the store may still have this tenure, as far as it is known to be renewed: until its
+// TTL is over, by the slower of the two clocks.
 func (t *Tenure) leftAtStore() time.Duration {
-	now := t.lease.options.Clock()
+	o := &t.lease.options
+	now := o.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// The latest request may have reached the store at any time until its timeout.
-	return t.sent + t.lease.options.RequestTimeout + t.lease.options.TTL + t.lease.options.Margin - now
+	return t.schedule.deadline + 2*o.Margin + o.RequestTimeout - now // the request may have taken so long to arrive
 }
 
 // releaseError says when the store no longer has the lease: it gives it a whole lifetime again if it restarts with
 // its data.
 func (t *Tenure) releaseError(err error) error {
-	err = fmt.Errorf("%w; it expires within %v, or within %v of a restart of the store with its data",
-		err, max(t.leftAtStore(), 0), t.lease.options.TTL)
+	err = fmt.Errorf("%w; it expires within %v, or as long after a restart of the store with its data", err, t.lease.options.TTL)
 	return operror.New("lease: release", t.lease.name, err)
 }

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +12,6 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -71,26 +67,6 @@ func TestInvariant5ARenewalAnsweredAfterTheProcessStoodStillRevivesNothing(t *te
 		}
 		mustBeOver(t, tenure, lease.ErrDeadlinePassed) // another may have held the lease in between
 	})
-}
-
-func TestInvariant6ALostReplyKeepsTheTenureAndItsToken(t *testing.T) {
-	for _, fault := range []transporttest.Fault{{LoseRequest: true}, {LoseReply: true}, {HoldReply: ttl}} {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			n := newNode(t, store, "node-a", lease.Options{})
-			tenure := n.mustAcquire(t)
-			token := mustToken(t, tenure)
-			renewals := n.scripted("SET", func(number int64) transporttest.Fault {
-				if number%2 == 1 {
-					return fault
-				}
-				return transporttest.Fault{}
-			})
-			time.Sleep(20 * ttl)
-			if got := mustToken(t, tenure); got != token || renewals() < 20 {
-				t.Errorf("%+v: after %d attempts in 20 TTL the token %v is %v", fault, renewals(), token, got)
-			}
-		})
-	}
 }
 
 func TestInvariant6ARefusedRenewalEndsTheTenureAtOnce(t *testing.T) {
@@ -270,90 +246,6 @@ func TestInvariant42ATenureHasOneGoroutineThatEndsWithIt(t *testing.T) {
 	})
 }
 
-// Tenures begin and end in many goroutines while the client connects, loses its connection and
-// closes. synctest.Test fails if a goroutine is left.
-func TestInvariant42TenuresThatBeginWhileTheClientClosesLeaveNothing(t *testing.T) {
-	for _, options := range []lease.Options{{}, {EndOnDisconnect: true}, {NoWatch: true}} {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			var begun, ended atomic.Int64
-			options.Trace = &lease.Trace{
-				Acquired: func(context.Context, lease.TraceInfo) { begun.Add(1) },
-				Ended:    func(lease.TraceInfo) { ended.Add(1) },
-			}
-			n := newNode(t, store, "node-a", lease.Options{})
-			n.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{HoldReply: time.Millisecond} })
-			var working sync.WaitGroup
-			for i := range 30 {
-				l := n.another(t, fmt.Sprint("lease ", i), options)
-				working.Go(func() {
-					for {
-						tenure, err := l.Acquire(t.Context())
-						if err != nil {
-							return
-						}
-						time.Sleep(time.Duration(i) * ttl / 20)
-						if i%3 > 0 {
-							_ = tenure.Release(t.Context())
-						} else {
-							await.Receive(tenure.Context().Done())
-						}
-					}
-				})
-			}
-			for range 3 {
-				time.Sleep(2 * ttl)
-				n.conn.Cut()
-				time.Sleep(ttl / 4)
-				n.conn.Restore()
-			}
-			time.Sleep(2 * ttl)
-			if err := n.client.Close(); err != nil {
-				t.Error(err)
-			}
-			if begun.Load() == 0 || begun.Load() != ended.Load() {
-				t.Errorf("when Close has returned, %d tenures have begun and %d have ended", begun.Load(), ended.Load())
-			}
-			await.Done(working.Wait)
-		})
-	}
-}
-
-// A closed client cannot release the lease, so the error must say that it may be held. A gauge of the tenures that
-// are held would be wrong for ever if a beginning were traced without an end.
-func TestInvariant19ACloseWhileATenureBeginsLeavesNoSilentHolder(t *testing.T) {
-	failed := 0
-	for reading := int64(beginning - 1); reading <= beginning+1; reading++ {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			var calls traced
-			n := newNode(t, store, "node-a", lease.Options{})
-			n.knowsStore(t)
-			closed := make(chan struct{})
-			l := n.another(t, "another", lease.Options{Trace: calls.trace(), Clock: atReading(reading, func() {
-				go func() { // not in the goroutine of a tenure, for which Close waits
-					defer close(closed)
-					_ = n.client.Close()
-				}()
-				time.Sleep(time.Millisecond)
-			})})
-			_, err := l.TryAcquire(t.Context())
-			if err != nil {
-				failed++
-			}
-			if err != nil && (!errors.Is(err, transport.ErrClosed) || !errors.Is(err, transport.ErrOutcomeUnknown)) {
-				t.Errorf("TryAcquire: %v, want ErrClosed and ErrOutcomeUnknown", err)
-			}
-			await.Receive(closed)
-			got := strings.Join(calls.all(), "\n")
-			if acquired := strings.Count(got, "acquired"); acquired > 1 || strings.Count(got, "ended client_closed") != acquired {
-				t.Errorf("with a pause after reading %d of the clock it traced\n%s", reading, got)
-			}
-		})
-	}
-	if failed == 0 {
-		t.Error("each time a tenure began, so this tests little")
-	}
-}
-
 // Otherwise the next connection would send it, and the lease would not be free when the tenure is over.
 func TestARenewalThatWaitsForAConnectionIsWithdrawn(t *testing.T) {
 	for name, withdraw := range map[string]func(*lease.Tenure){
@@ -375,117 +267,4 @@ func TestARenewalThatWaitsForAConnectionIsWithdrawn(t *testing.T) {
 			}
 		})
 	}
-}
-
-// wallClock is the wall clock of a machine, which can be stepped.
-type wallClock struct{ off atomic.Int64 }
-
-func (w *wallClock) set(off time.Duration) { w.off.Store(int64(off)) }
-
-func (w *wallClock) now() time.Time { return time.Now().Add(time.Duration(w.off.Load())) }
-
-// Whatever the wall clocks of the store and the holder do, the tenure goes on and its token
-// is accepted for fenced keys. After its release another node acquires the lease at once, with
-// a greater token.
-func TestInvariants4And48ATenureOutlivesStepsOfAnHourOnEitherSide(t *testing.T) {
-	const hour, year = time.Hour, 8760 * time.Hour
-	for _, test := range []struct {
-		name          string
-		store, holder []time.Duration // how far the clock is off in each phase
-	}{
-		{"the store's clock steps", []time.Duration{0, hour, 0, -hour, 0}, []time.Duration{0, 0, 0, 0, 0}},
-		{"the store's clock is set right", []time.Duration{hour, 0}, []time.Duration{0, 0}},
-		{"the store's clock is set right from years behind", []time.Duration{0, 20 * year}, []time.Duration{20 * year, 20 * year}},
-		{"the holder's clock steps", []time.Duration{0, 0, 0, 0, 0}, []time.Duration{0, hour, 0, -hour, 0}},
-		{"the holder's clock stays ahead", []time.Duration{0, 0, 0}, []time.Duration{hour, hour, 2 * hour}},
-		{"both step, apart", []time.Duration{0, hour, -hour, 0}, []time.Duration{0, -hour, hour, 0}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				var machine, own wallClock
-				machine.set(test.store[0])
-				own.set(test.holder[0])
-				store.SetWall(machine.now)
-				time.Sleep(10 * time.Minute) // the store has the time of day of its machine
-				a := nodeOn(t, store.Connect("node-a"), transport.ClientOptions{Now: own.now}, lease.Options{})
-				b := newNode(t, store, "node-b", lease.Options{})
-				tenure := a.mustAcquire(t)
-				token := mustToken(t, tenure)
-				for phase := range test.store {
-					machine.set(test.store[phase])
-					own.set(test.holder[phase])
-					for range 180 {
-						time.Sleep(time.Second)
-						if got, left := mustToken(t, tenure), tenure.Remaining(); got != token || left < ttl/3 {
-							t.Fatalf("in phase %d the token %v is %v, and %v are left", phase, token, got, left)
-						}
-						if _, err := a.client.Set(t.Context(), "recipe", nil, transport.SetOptions{FencingToken: token}); err != nil {
-							t.Fatalf("in phase %d: %v", phase, err)
-						}
-					}
-				}
-				mustRelease(t, tenure)
-				began := time.Now()
-				next := mustToken(t, b.mustAcquire(t))
-				if took := time.Since(began); took > 0 || next.Compare(token) <= 0 {
-					t.Errorf("the next tenure began after %v with token %v; the last was %v", took, next, token)
-				}
-				if _, err := b.client.Set(t.Context(), "recipe", nil, transport.SetOptions{FencingToken: next}); err != nil {
-					t.Error(err)
-				}
-			})
-		})
-	}
-}
-
-// A program whose tests forget about the clock would find that a tenure never ends, or ended long ago.
-func TestSystemClockFollowsTheTimeOfABubble(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := lease.SystemClock()
-		time.Sleep(time.Hour)
-		if passed := lease.SystemClock() - began; passed != time.Hour {
-			t.Errorf("%v passed, want an hour", passed)
-		}
-	})
-}
-
-func TestATenureIsShownInWords(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		tenure := newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
-		got := fmt.Sprint(tenure, "; ", (*lease.Tenure)(nil))
-		if want := fmt.Sprintf("press-7/active, token %v, 1.8s remaining; <nil>", mustToken(t, tenure)); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	})
-}
-
-func TestAnErrorNamesTheLeaseOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n, other := twoNodes(t, store, lease.Options{})
-		tenure := n.mustAcquire(t)
-		_, held := other.TryAcquire(t.Context())
-		store.Authorize(func(string, statestore.Verb, string) bool { return false })
-		_, refused := other.TryAcquire(t.Context())
-		_, unread := other.Holder(t.Context())
-		var observed error
-		for _, observed = range other.Observe(t.Context()) {
-			break
-		}
-		released := tenure.Release(t.Context())
-		_, token := tenure.Token()
-		errs := []error{held, refused, unread, observed, released, token, context.Cause(tenure.Context())}
-		for _, options := range []lease.Options{{}, {AcquireDelay: time.Second}, {InstantFailover: true}} {
-			failing, conn := newFailing(t, store, "node-c", options)
-			conn.fail(refusal(transport.ErrNotAuthorized))
-			ctx, cancel := context.WithTimeout(t.Context(), ttl)
-			_, err := failing.Acquire(ctx)
-			cancel()
-			errs = append(errs, err)
-		}
-		for _, err := range errs {
-			if err == nil || strings.Count(err.Error(), name) != 1 {
-				t.Errorf("%v\ndoes not name the lease once", err)
-			}
-		}
-	})
 }

@@ -16,10 +16,10 @@ import (
 //
 // The client of the lease calls the functions as those of a transport.Trace, among them and the lines of its Logger:
 // soon, in a goroutine of their own, one at a time and in order. No acquisition and no tenure waits for them. They
-// should not block: while 1,024 calls wait, others are dropped, and the log says how many. So a counter of a metric
-// can lack calls. Acquired and Ended, by which a gauge goes, are dropped while 16,384 wait. The ctx of a function has
-// the values of the context of the caller, which may have its result long since. transport.Client.Close waits for all
-// calls, and none comes after it, so no function may call it. A panic in a function ends the process.
+// should not block: while 16,384 calls wait, others are dropped, and the log says how many. So a counter of a metric
+// can lack calls. The ctx of a function has the values of the context of the caller, which may have its result long
+// since. transport.Client.Close waits for all calls, and none comes after it, so no function may call it. A panic in a
+// function ends the process.
 type Trace struct {
 	// Attempt is called after each request to acquire a lease. ctx is the context of Acquire or TryAcquire.
 	Attempt func(ctx context.Context, info TraceInfo)
@@ -82,11 +82,11 @@ func CauseText(cause error) string {
 }
 
 // trace calls f later, unless it is nil.
-func (l *Lease) trace(f func(TraceInfo), info TraceInfo, paired bool) {
+func (l *Lease) trace(f func(TraceInfo), info TraceInfo) {
 	if f != nil {
 		kept := info // only here: without an f nothing is allocated
 		kept.Lease, kept.Holder = l.name, l.options.Holder
-		l.client.Dispatch(func() { f(kept) }, paired)
+		l.client.Dispatch(func() { f(kept) })
 	}
 }
 
@@ -103,16 +103,16 @@ func (l *Lease) traceAttempt(ctx context.Context, took time.Duration, err error)
 	if errors.Is(err, transport.ErrConditionFailed) {
 		err = &HeldError{} // the refusal does not name the holder
 	}
-	l.trace(in(ctx, l.options.Trace.Attempt), TraceInfo{RoundTrip: took, Err: err}, false)
+	l.trace(in(ctx, l.options.Trace.Attempt), TraceInfo{RoundTrip: took, Err: err})
 }
 
 // reportAcquired traces and logs a tenure that begins.
-func (t *Tenure) reportAcquired(ctx context.Context) {
+func (t *Tenure) reportAcquired(ctx context.Context, sent time.Duration) {
 	options := &t.lease.options
 	waited := t.acquired - t.began
-	t.lease.trace(in(ctx, options.Trace.Acquired), TraceInfo{Token: t.token, RoundTrip: t.acquired - t.sent, Lasted: waited}, true)
+	t.lease.trace(in(ctx, options.Trace.Acquired), TraceInfo{Token: t.token, RoundTrip: t.acquired - sent, Lasted: waited})
 	if options.Logger.Enabled(ctx, slog.LevelInfo) { // else nothing is allocated for it
-		options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder, "token", t.token.String(), "waited", waited)
+		options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder, "token", t.token, "waited", waited)
 	}
 }
 
@@ -121,9 +121,9 @@ func (t *Tenure) reportEnded() {
 	options := &t.lease.options
 	held := options.Clock() - t.acquired
 	_, cause := t.remaining()
-	t.lease.trace(options.Trace.Ended, TraceInfo{Token: t.token, Lasted: held, Err: cause}, true)
+	t.lease.trace(options.Trace.Ended, TraceInfo{Token: t.token, Lasted: held, Err: cause})
 	if options.Logger.Enabled(context.Background(), slog.LevelInfo) { // else nothing is allocated for it
-		options.Logger.Info("the tenure has ended", "lease", t.lease.name, "token", t.token.String(), "held", held, "cause", cause)
+		options.Logger.Info("the tenure has ended", "lease", t.lease.name, "token", t.token, "held", held, "cause", cause)
 	}
 }
 
@@ -137,9 +137,9 @@ func (t *Tenure) reportRenewal(sent time.Duration, result event) {
 	switch {
 	case over || headroom <= 0:
 	case result.kind == renewed:
-		t.lease.trace(options.Trace.Renewed, TraceInfo{Token: t.token, RoundTrip: now - sent, Headroom: headroom}, false)
+		t.lease.trace(options.Trace.Renewed, TraceInfo{Token: t.token, RoundTrip: now - sent, Headroom: headroom})
 	case result.kind == failed:
-		t.lease.trace(options.Trace.RenewalFailed, TraceInfo{Token: t.token, Headroom: headroom, Err: result.err}, false)
+		t.lease.trace(options.Trace.RenewalFailed, TraceInfo{Token: t.token, Headroom: headroom, Err: result.err})
 		options.Logger.Warn("a renewal failed and will be repeated", "lease", t.lease.name, "error", result.err)
 	}
 }
@@ -149,5 +149,5 @@ func (t *Tenure) reportRenewal(sent time.Duration, result event) {
 // resource with a fencing.Checker may call it for the resource. It has no other effect: see
 // [Tenure.FencedOut].
 func (t *Tenure) NoteRefusal(ctx context.Context, operation, key string, local bool, err error) {
-	t.lease.trace(in(ctx, t.lease.options.Trace.Refused), TraceInfo{Token: t.token, Operation: operation, Key: key, Local: local, Err: err}, false)
+	t.lease.trace(in(ctx, t.lease.options.Trace.Refused), TraceInfo{Token: t.token, Operation: operation, Key: key, Local: local, Err: err})
 }

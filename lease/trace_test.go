@@ -89,45 +89,6 @@ func TestATenureIsTracedFromItsFirstAttemptToItsEnd(t *testing.T) {
 	})
 }
 
-func TestTheBeginningTheEndAndTheHolderAreLoggedOnceForEachChange(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		var log strings.Builder
-		logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey || a.Key == "token" {
-				return slog.Attr{}
-			}
-			return a
-		}}))
-		a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{Logger: logger})
-		held := a.mustAcquire(t)
-		acquired := acquireInBackground(t.Context(), t, b)
-		time.Sleep(10 * ttl)
-		mustRelease(t, held)
-		tenure := await.Receive(acquired)
-		b.conn.Cut()
-		await.Receive(tenure.Context().Done())
-		time.Sleep(ttl)
-		synctest.Wait()
-		var got []string
-		for line := range strings.Lines(log.String()) {
-			if strings.HasPrefix(line, "level=INFO") {
-				line, _, _ = strings.Cut(line, " waited=")
-				line, _, _ = strings.Cut(line, "; the latest renewal")
-				line, _, _ = strings.Cut(line, " held=")
-				got = append(got, strings.TrimSpace(line))
-			}
-		}
-		want := []string{
-			`level=INFO msg="waiting for the lease: another holder has it" lease=press-7/active holder=node-a`,
-			`level=INFO msg="the lease is acquired" lease=press-7/active holder=node-b`,
-			`level=INFO msg="the tenure has ended" lease=press-7/active`,
-		}
-		if !slices.Equal(got, want) || strings.Contains(log.String(), "<nil>") || !strings.Contains(log.String(), `cause="the deadline passed`) {
-			t.Errorf("logged\n%s\nwant\n%q", log.String(), want)
-		}
-	})
-}
-
 // A client that may write the key of a lease chooses the name of its holder.
 func TestTheNameOfAHolderFillsNoLog(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {

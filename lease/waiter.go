@@ -25,8 +25,7 @@ type waiter struct {
 	silence *time.Timer // runs since the latest notification
 
 	failure   error           // of the latest request; nil if the store answered it
-	class     string          // of failure
-	onWaiting func(err error) // gets failure when the class changes; may be nil
+	onWaiting func(err error) // gets failure when its class changes; may be nil
 	held      *HeldError      // by the latest answer or notification; nil: the lease is free, as far as is known
 
 	logged   string    // the name of the holder in the latest log line; "": none yet
@@ -53,10 +52,8 @@ func (w *waiter) close() {
 
 // note notes why a request failed, or with nil that the store answered it.
 func (w *waiter) note(err error) {
-	class := classOf(err)
-	changed := class != w.class
-	w.failure, w.class = err, class
-	if changed && w.onWaiting != nil {
+	changed := classOf(err) != classOf(w.failure)
+	if w.failure = err; changed && w.onWaiting != nil {
 		w.onWaiting(err)
 	}
 }

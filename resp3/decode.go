@@ -3,31 +3,14 @@ package resp3
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
-	"strconv"
 )
 
-// ErrMalformed matches every error of [DecodeArray] and [DecodeValue]. The errors are of type
-// [*SyntaxError].
+// ErrMalformed matches every error of [DecodeArray] and [DecodeValue]. Their texts say where and why a payload is
+// malformed. They have no part of the payload, so they are safe to log.
 var ErrMalformed = errors.New("resp3: malformed payload")
-
-// A SyntaxError says where and why a payload is malformed. It has no part of the payload, so
-// it is safe to log.
-type SyntaxError struct {
-	Offset int    // offset of the first wrong or missing byte in the payload
-	Reason string // for humans; programs should not parse it
-}
-
-// Error returns the reason and the offset.
-func (e *SyntaxError) Error() string {
-	return "resp3: malformed payload: " + e.Reason + " at byte " + strconv.Itoa(e.Offset)
-}
-
-// Is reports whether target is [ErrMalformed].
-func (e *SyntaxError) Is(target error) bool {
-	return target == ErrMalformed
-}
 
 // Kind is the type of a [Value]. The zero Kind is not a type of RESP3.
 type Kind uint8
@@ -41,16 +24,10 @@ const (
 	Null                    // nothing: the key is missing
 )
 
-var kindNames = [...]string{Simple: "simple string", Error: "error", Integer: "integer", Bulk: "bulk string", Null: "null"}
+var kindNames = [...]string{"none", "simple string", "error", "integer", "bulk string", "null", "unknown"}
 
-// String returns the name of the kind in lower case, or a text such as "Kind(9)" for a value
-// that is not a kind.
-func (k Kind) String() string {
-	if k == 0 || int(k) >= len(kindNames) {
-		return "Kind(" + strconv.Itoa(int(k)) + ")"
-	}
-	return kindNames[k]
-}
+// String returns the name of the kind in lower case.
+func (k Kind) String() string { return kindNames[min(int(k), len(kindNames)-1)] }
 
 // A Value is a decoded reply.
 type Value struct {
@@ -75,50 +52,34 @@ const minBulk = 6
 // an error or a bulk string without its CR LF at the end of the payload, and "-1" for ":-1", which
 // is an Integer.
 //
-// The Text of the result is a slice of payload. The error is a [*SyntaxError].
-func DecodeValue(payload []byte) (Value, error) {
-	if len(payload) == 0 {
-		return Value{}, syntaxError(0, "empty payload")
-	}
-	var value Value
-	var err error
-	d := decoder{payload: payload, offset: 1}
-	switch payload[0] {
+// The Text of the result is a slice of payload. The error matches [ErrMalformed].
+func DecodeValue(payload []byte) (value Value, err error) {
+	d := decoder{payload: payload}
+	switch d.next() {
 	case '+':
-		value.Kind = Simple
-		value.Text = d.text()
-		err = d.lineEnd()
+		value = Value{Kind: Simple, Text: d.text()}
+		d.lineEnd()
 	case '-':
-		value.Kind = Error
-		value.Text = d.text()
+		value = Value{Kind: Error, Text: d.text()}
 		if string(value.Text) == "1" {
 			value = Value{Kind: Integer, Integer: -1}
 		}
 		if d.remaining() > 0 {
-			err = d.lineEnd()
+			d.lineEnd()
 		}
 	case ':':
-		value.Kind = Integer
-		value.Integer, err = d.integer()
+		value = Value{Kind: Integer, Integer: d.number()}
 	case '$':
-		if bytes.HasPrefix(payload, []byte("$-1\r\n")) {
-			value.Kind = Null
-			d.offset = len("$-1\r\n")
-			break
+		if null := []byte("$-1\r\n"); bytes.HasPrefix(payload, null) {
+			value.Kind, d.offset = Null, len(null)
+		} else {
+			value = Value{Kind: Bulk, Text: d.data(true)}
 		}
-		d.offset = 0
-		value.Kind = Bulk
-		value.Text, err = d.bulk(true)
-	case '*':
-		err = syntaxError(0, "an array instead of a reply")
 	default:
-		err = syntaxError(0, "unknown type")
+		d.fail(0, "no reply")
 	}
-	if err == nil {
-		err = d.end()
-	}
-	if err != nil {
-		return Value{}, err
+	if d.end(); d.err != nil {
+		return Value{}, d.err
 	}
 	return value, nil
 }
@@ -133,69 +94,70 @@ func DecodeValue(payload []byte) (Value, error) {
 // and for a null array, "*-1\r\n".
 //
 // The elements are slices of payload and never nil; appending to one changes neither payload
-// nor another element. The error is a [*SyntaxError].
+// nor another element. The error matches [ErrMalformed].
 func DecodeArray(dst [][]byte, payload []byte) ([][]byte, error) {
 	d := decoder{payload: payload}
-	if len(payload) == 0 {
-		return dst, syntaxError(0, "empty payload")
+	if d.next() != '*' {
+		d.fail(0, "no array")
 	}
-	if payload[0] != '*' {
-		return dst, syntaxError(0, "no array")
-	}
-	d.offset++
-	start := d.offset
-	count, err := d.length()
-	if err != nil {
-		return dst, err
-	}
+	count := d.length()
 	// Do not allocate for more elements than the payload can have.
 	if count > d.remaining()/minBulk {
-		return dst, syntaxError(start, "more elements than the payload can hold")
+		d.fail(1, "more elements than the payload can hold")
+		count = 0
 	}
 	elements := slices.Grow(dst, count)
-	for range count {
-		element, err := d.bulk(false)
-		if err != nil {
-			return dst, err
+	for d.err == nil && len(elements) < len(dst)+count {
+		if d.next() != '$' {
+			d.fail(d.offset-1, "no bulk string")
 		}
-		elements = append(elements, element)
+		elements = append(elements, d.data(false))
 	}
-	if err := d.end(); err != nil {
-		return dst, err
+	if d.end(); d.err != nil {
+		return dst, d.err
 	}
 	return elements, nil
 }
 
-// A decoder reads a payload from front to back. Its methods read at offset, and on success
-// move offset past what they read.
+// A decoder reads a payload from front to back. After its first error it is at the end.
 type decoder struct {
 	payload []byte
 	offset  int
+	err     error
 }
 
-func syntaxError(offset int, reason string) error {
-	return &SyntaxError{Offset: offset, Reason: reason}
-}
-
-func (d *decoder) remaining() int {
-	return len(d.payload) - d.offset
-}
-
-// end returns an error for bytes after the value.
-func (d *decoder) end() error {
-	if d.remaining() > 0 {
-		return syntaxError(d.offset, "bytes after the end of the value")
+func (d *decoder) fail(offset int, reason string) {
+	if d.err == nil {
+		d.err = fmt.Errorf("%w: %s at byte %d", ErrMalformed, reason, max(offset, 0))
 	}
-	return nil
+	d.offset = len(d.payload)
+}
+
+func (d *decoder) remaining() int { return len(d.payload) - d.offset }
+
+// next returns the next byte; 0: there is none.
+func (d *decoder) next() byte {
+	if d.remaining() == 0 {
+		return 0
+	}
+	d.offset++
+	return d.payload[d.offset-1]
+}
+
+// end fails if there are bytes after the value.
+func (d *decoder) end() {
+	if d.remaining() > 0 {
+		d.fail(d.offset, "bytes after the end of the value")
+	}
 }
 
 // lineEnd reads CR LF.
-func (d *decoder) lineEnd() error {
+func (d *decoder) lineEnd() {
 	if d.remaining() < 2 || d.payload[d.offset] != '\r' || d.payload[d.offset+1] != '\n' {
-		return syntaxError(d.offset, "no CR LF")
+		d.fail(d.offset, "no CR LF")
+		return
 	}
 	d.offset += 2
-	return nil
 }
 
 // take returns the next n bytes, which must exist. The capacity of the result is n, so that
@@ -216,82 +178,61 @@ func (d *decoder) text() []byte {
 	return d.take(n)
 }
 
-// bulk reads a bulk string that is not null. With mayEnd, the payload may end with its last byte.
-func (d *decoder) bulk(mayEnd bool) ([]byte, error) {
-	if d.remaining() == 0 || d.payload[d.offset] != '$' {
-		return nil, syntaxError(d.offset, "no bulk string")
-	}
-	d.offset++
-	start := d.offset
-	length, err := d.length()
-	if err != nil {
-		return nil, err
-	}
+// data reads a bulk string after its first byte. With mayEnd, the payload may end with its last byte.
+func (d *decoder) data(mayEnd bool) []byte {
+	start, length := d.offset, d.length()
 	if mayEnd && length == d.remaining() {
-		return d.take(length), nil
+		return d.take(length)
 	}
 	if length > d.remaining()-len("\r\n") {
-		return nil, syntaxError(start, "bulk string longer than the payload")
+		d.fail(start, "bulk string longer than the payload")
+		return nil
 	}
 	data := d.take(length)
-	return data, d.lineEnd()
+	d.lineEnd()
+	return data
 }
 
 // length reads the length of an array or a bulk string and the end of its line. The result is
 // at most the length of the payload, so that sums and products with it do not overflow.
-func (d *decoder) length() (int, error) {
-	if d.remaining() > 0 && d.payload[d.offset] == '-' {
-		return 0, syntaxError(d.offset, "negative length")
+func (d *decoder) length() int {
+	start, n := d.offset, d.number()
+	if n < 0 || n > int64(len(d.payload)) {
+		d.fail(start, "length beyond the payload")
+		return 0
 	}
-	n, err := d.digits(uint64(len(d.payload)), "length beyond the payload")
-	if err != nil {
-		return 0, err
-	}
-	return int(n), d.lineEnd()
+	return int(n)
 }
 
-// integer reads an integer and the end of its line.
-func (d *decoder) integer() (int64, error) {
+// number reads an integer as AppendInteger writes it, and the end of its line.
+func (d *decoder) number() int64 {
 	start := d.offset
-	limit := uint64(math.MaxInt64)
-	negative := d.remaining() > 0 && d.payload[d.offset] == '-'
-	if negative {
+	isNegative := d.remaining() > 0 && d.payload[start] == '-'
+	if isNegative {
 		d.offset++
-		limit++ // the lowest int64 is -2^63
 	}
-	n, err := d.digits(limit, "integer beyond 64 bits")
-	if err != nil {
-		return 0, err
-	}
-	if negative {
-		if n == 0 {
-			return 0, syntaxError(start, "negative zero")
-		}
-		n = -n
-	}
-	return int64(n), d.lineEnd()
-}
-
-// digits reads a decimal number without sign or leading zeros. For a number above limit it
-// returns an error with the reason excess; limit must be below 2^64-9.
-func (d *decoder) digits(limit uint64, excess string) (uint64, error) {
-	start := d.offset
-	var n uint64
+	first, n := d.offset, int64(0) // n is not positive: the lowest int64 has no positive one
 	for ; d.remaining() > 0; d.offset++ {
-		digit := uint64(d.payload[d.offset] - '0')
-		if digit > 9 { // or a byte below '0', which wrapped around
+		digit := int64(d.payload[d.offset]) - '0'
+		if digit < 0 || digit > 9 {
 			break
 		}
-		if d.offset > start && n == 0 {
-			return 0, syntaxError(start, "leading zero")
+		next := n*10 - digit
+		if n < math.MinInt64/10 || next > 0 {
+			d.fail(start, "a number beyond 64 bits")
+			return 0
 		}
-		if n > limit/10 || n*10+digit > limit {
-			return 0, syntaxError(start, excess)
-		}
-		n = n*10 + digit
+		n = next
 	}
-	if d.offset == start {
-		return 0, syntaxError(start, "no decimal number")
+	count := d.offset - first
+	isPadded := count > 0 && d.payload[first] == '0' && (count > 1 || isNegative)
+	if count == 0 || isPadded || !isNegative && n == math.MinInt64 {
+		d.fail(start, "no decimal number")
+		return 0
 	}
-	return n, nil
+	if !isNegative {
+		n = -n
+	}
+	d.lineEnd()
+	return n
 }

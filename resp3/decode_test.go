@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -26,7 +27,7 @@ var arraySamples = []struct {
 	{"documented notification of a delete", "*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n", []string{"NOTIFY", "DEL"}},
 }
 
-// The replies of docs/protocol.md §2.3, in the spellings of both dialects.
+// The replies of docs/protocol.md §2.3, in the spellings of both dialects, and extremes.
 var valueSamples = []struct {
 	name    string
 	payload string
@@ -43,13 +44,26 @@ var valueSamples = []struct {
 	{"error without CR LF", "-ERR syntax error", Value{Kind: Error, Text: []byte("ERR syntax error")}},
 	{"error with colon, documented", "-ERR: the key length is zero\r\n", Value{Kind: Error, Text: []byte("ERR: the key length is zero")}},
 	{"error with colon and without CR LF", "-ERR: the key length is zero", Value{Kind: Error, Text: []byte("ERR: the key length is zero")}},
+	{"an empty simple string", "+\r\n", Value{Kind: Simple, Text: []byte{}}},
+	{"a simple string that looks like another type", "+:1\r\n", Value{Kind: Simple, Text: []byte(":1")}},
+	{"an empty error", "-\r\n", Value{Kind: Error, Text: []byte{}}},
+	{"an error that only begins like -1", "-1 is not a key\r\n", Value{Kind: Error, Text: []byte("1 is not a key")}},
+	{"an error of another number", "-2\r\n", Value{Kind: Error, Text: []byte("2")}},
+	{"the documented -1 without CR LF", "-1", Value{Kind: Integer, Integer: -1}},
+	{"the largest integer", ":9223372036854775807\r\n", Value{Kind: Integer, Integer: math.MaxInt64}},
+	{"the smallest integer", ":-9223372036854775808\r\n", Value{Kind: Integer, Integer: math.MinInt64}},
+	{"an empty bulk string", "$0\r\n\r\n", Value{Kind: Bulk, Text: []byte{}}},
+	{"a bulk string without its last CR LF, as published", "$4\r\n1234", Value{Kind: Bulk, Text: []byte("1234")}},
+	{"an empty bulk string without its last CR LF", "$0\r\n", Value{Kind: Bulk, Text: []byte{}}},
+	{"a bulk string of CR LF", "$2\r\n\r\n\r\n", Value{Kind: Bulk, Text: []byte("\r\n")}},
+	{"a bulk string that looks like null", "$5\r\n$-1\r\n\r\n", Value{Kind: Bulk, Text: []byte("$-1\r\n")}},
 }
 
 func TestDecodeArrayReadsPublishedSamples(t *testing.T) {
 	for _, test := range arraySamples {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := DecodeArray(nil, []byte(test.payload))
-			if err != nil || !equalStrings(got, test.want) {
+			if err != nil || !slices.EqualFunc(got, test.want, func(a []byte, b string) bool { return string(a) == b }) {
 				t.Errorf("DecodeArray(%q) = %q, %v; want %q", test.payload, got, err, test.want)
 			}
 			if encoded := AppendCommand(nil, test.want...); string(encoded) != test.payload {
@@ -63,119 +77,40 @@ func TestDecodeValueReadsPublishedReplies(t *testing.T) {
 	for _, test := range valueSamples {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := DecodeValue([]byte(test.payload))
-			if err != nil || !reflect.DeepEqual(got, test.want) {
-				t.Errorf("DecodeValue(%q) = %+v, %v; want %+v", test.payload, got, err, test.want)
+			if err != nil || got.Kind.String() != test.want.Kind.String() || !reflect.DeepEqual(got, test.want) {
+				t.Errorf("DecodeValue(%q) = %v %+v, %v; want %+v", test.payload, got.Kind, got, err, test.want)
 			}
 		})
 	}
 }
 
-func TestDecodeValueReadsExtremes(t *testing.T) {
-	tests := []struct {
-		name    string
-		payload string
-		want    Value
-	}{
-		{"an empty simple string", "+\r\n", Value{Kind: Simple, Text: []byte{}}},
-		{"a simple string that looks like another type", "+:1\r\n", Value{Kind: Simple, Text: []byte(":1")}},
-		{"an empty error", "-\r\n", Value{Kind: Error, Text: []byte{}}},
-		{"an error that only begins like -1", "-1 is not a key\r\n", Value{Kind: Error, Text: []byte("1 is not a key")}},
-		{"an error of another number", "-2\r\n", Value{Kind: Error, Text: []byte("2")}},
-		{"the documented -1 without CR LF", "-1", Value{Kind: Integer, Integer: -1}},
-		{"the largest integer", ":9223372036854775807\r\n", Value{Kind: Integer, Integer: math.MaxInt64}},
-		{"the smallest integer", ":-9223372036854775808\r\n", Value{Kind: Integer, Integer: math.MinInt64}},
-		{"an empty bulk string", "$0\r\n\r\n", Value{Kind: Bulk, Text: []byte{}}},
-		{"a bulk string without its last CR LF, as published", "$4\r\n1234", Value{Kind: Bulk, Text: []byte("1234")}},
-		{"an empty bulk string without its last CR LF", "$0\r\n", Value{Kind: Bulk, Text: []byte{}}},
-		{"a bulk string of CR LF", "$2\r\n\r\n\r\n", Value{Kind: Bulk, Text: []byte("\r\n")}},
-		{"a bulk string that looks like null", "$5\r\n$-1\r\n\r\n", Value{Kind: Bulk, Text: []byte("$-1\r\n")}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := DecodeValue([]byte(test.payload))
-			if err != nil || !reflect.DeepEqual(got, test.want) {
-				t.Errorf("DecodeValue(%q) = %+v, %v; want %+v", test.payload, got, err, test.want)
-			}
-		})
-	}
-}
-
-func TestDecodeArrayRefuses(t *testing.T) {
-	for _, test := range []struct {
-		payload string
-		offset  int
-		reason  string
-	}{
-		{"", 0, "empty payload"}, {"+OK\r\n", 0, "no array"}, {"$1\r\na\r\n", 0, "no array"},
-		{"GET k\r\n", 0, "no array"}, {"*", 1, "no decimal number"}, {"*\r\n", 1, "no decimal number"},
-		{"*-1\r\n", 1, "negative length"}, {"*+1\r\n$1\r\na\r\n", 1, "no decimal number"},
-		{"* 1\r\n$1\r\na\r\n", 1, "no decimal number"}, {"*1 \r\n$1\r\na\r\n", 2, "no CR LF"},
-		{"*01\r\n$1\r\na\r\n", 1, "leading zero"}, {"*00\r\n", 1, "leading zero"},
-		{"*1x\r\n$1\r\na\r\n", 2, "no CR LF"}, {"*1\n$1\na\n", 2, "no CR LF"}, {"*1\r$1\ra\r", 2, "no CR LF"},
-		{"*1\r", 2, "no CR LF"}, {"*1", 2, "no CR LF"}, {"*1000000000\r\n", 1, "length beyond the payload"},
-		{"*18446744073709551616\r\n", 1, "length beyond the payload"},
-		{"*" + strings.Repeat("9", 100) + "\r\n", 1, "length beyond the payload"},
-		{"*2\r\n$0\r\n\r\n12345", 1, "more elements"}, {"*2\r\n$6\r\nabcdef\r\n", 16, "no bulk string"},
-		{"*1\r\n$1\r\na\r\n$1\r\nb\r\n", 11, "bytes after the end"}, {"*0\r\n$1\r\na\r\n", 4, "bytes after the end"},
-		{"*1\r\n$1\r\na\r\n\x00", 11, "bytes after the end"},
-		{"*1\r\n$1\r\na\r\n*1\r\n$1\r\na\r\n", 11, "bytes after the end"},
-		{"*2\r\n$1\r\na\r\n$-1\r\n..", 12, "negative length"}, {"*1\r\n*1\r\n$1\r\na\r\n", 4, "no bulk string"},
-		{"*1\r\n:1\r\n......", 4, "no bulk string"}, {"*1\r\n+OK\r\n.....", 4, "no bulk string"},
-		{"*1\r\n$\r\na\r\n..", 5, "no decimal number"}, {"*1\r\n$01\r\na\r\n", 5, "leading zero"},
-		{"*1\r\n$2\r\na\r\n", 5, "bulk string longer"}, {"*1\r\n$3\r\na\r\n", 5, "bulk string longer"},
-		{"*1\r\n$1000000000\r\na\r\n", 5, "length beyond the payload"},
-		{"*1\r\n$18446744073709551615\r\na\r\n", 5, "length beyond the payload"},
-		{"*1\r\n$1\r\nab\r\n", 9, "no CR LF"}, {"*1\r\n$2\r\nab\n\n", 10, "no CR LF"},
-		{"*1\r\n$2\r\nab\r", 5, "bulk string longer"},
+func TestDecodeRefuses(t *testing.T) {
+	for _, payload := range []string{
+		"", "+OK\r\n", "$1\r\na\r\n", "GET k\r\n", "*", "*\r\n", "*-1\r\n", "*+1\r\n$1\r\na\r\n",
+		"* 1\r\n$1\r\na\r\n", "*1 \r\n$1\r\na\r\n", "*01\r\n$1\r\na\r\n", "*00\r\n", "*1x\r\n$1\r\na\r\n",
+		"*1\n$1\na\n", "*1\r$1\ra\r", "*1\r", "*1", "*1000000000\r\n", "*18446744073709551616\r\n",
+		"*" + strings.Repeat("9", 100) + "\r\n", "*2\r\n$0\r\n\r\n12345", "*2\r\n$6\r\nabcdef\r\n",
+		"*1\r\n$1\r\na\r\n$1\r\nb\r\n", "*0\r\n$1\r\na\r\n", "*1\r\n$1\r\na\r\n\x00",
+		"*1\r\n$1\r\na\r\n*1\r\n$1\r\na\r\n", "*2\r\n$1\r\na\r\n$-1\r\n..", "*1\r\n*1\r\n$1\r\na\r\n",
+		"*1\r\n:1\r\n......", "*1\r\n+OK\r\n.....", "*1\r\n$\r\na\r\n..", "*1\r\n$01\r\na\r\n",
+		"*1\r\n$2\r\na\r\n", "*1\r\n$3\r\na\r\n", "*1\r\n$1000000000\r\na\r\n",
+		"*1\r\n$18446744073709551615\r\na\r\n", "*1\r\n$1\r\nab\r\n", "*1\r\n$2\r\nab\n\n", "*1\r\n$2\r\nab\r",
 	} {
-		got, err := DecodeArray(nil, []byte(test.payload))
-		checkSyntaxError(t, test.payload, err, test.offset, test.reason)
-		if got != nil {
-			t.Errorf("DecodeArray(nil, %q) = %q with an error; want nil", test.payload, got)
+		if got, err := DecodeArray(nil, []byte(payload)); !errors.Is(err, ErrMalformed) || got != nil {
+			t.Errorf("DecodeArray(nil, %q) = %q, %v", payload, got, err)
 		}
 	}
-}
-
-func TestDecodeValueRefuses(t *testing.T) {
-	for _, test := range []struct {
-		payload string
-		offset  int
-		reason  string
-	}{
-		{"", 0, "empty payload"}, {"OK\r\n", 0, "unknown type"}, {"_\r\n", 0, "unknown type"},
-		{"#t\r\n", 0, "unknown type"}, {"*1\r\n$1\r\na\r\n", 0, "an array"}, {"*0\r\n", 0, "an array"},
-		{"\r\n", 0, "unknown type"}, {"+OK", 3, "no CR LF"}, {"+OK\n", 3, "no CR LF"}, {"+OK\r", 3, "no CR LF"},
-		{"+O\nK\r\n", 2, "no CR LF"}, {"+OK\r\n+OK\r\n", 5, "bytes after the end"}, {"+", 1, "no CR LF"},
-		{"-ERR\n", 4, "no CR LF"}, {"-ERR\r", 4, "no CR LF"}, {"-ERR a\r\nb\r\n", 8, "bytes after the end"},
-		{"-1\r", 2, "no CR LF"}, {"-1\r\n-1\r\n", 4, "bytes after the end"}, {":\r\n", 1, "no decimal number"},
-		{":", 1, "no decimal number"}, {":-\r\n", 2, "no decimal number"}, {":-", 2, "no decimal number"},
-		{":--1\r\n", 2, "no decimal number"}, {":+1\r\n", 1, "no decimal number"}, {":01\r\n", 1, "leading zero"},
-		{":-01\r\n", 2, "leading zero"}, {":-0\r\n", 1, "negative zero"}, {":1.5\r\n", 2, "no CR LF"},
-		{":1", 2, "no CR LF"}, {":9223372036854775808\r\n", 1, "integer beyond 64 bits"},
-		{":-9223372036854775809\r\n", 2, "integer beyond 64 bits"},
-		{":18446744073709551617\r\n", 1, "integer beyond 64 bits"}, {":1\r\n:1\r\n", 4, "bytes after the end"},
-		{"$\r\na\r\n", 1, "no decimal number"}, {"$2\r\na\r\n", 1, "bulk string longer"},
-		{"$1\r\nab\r\n", 5, "no CR LF"}, {"$1\r\na\r", 1, "bulk string longer"},
-		{"$1000000000\r\n", 1, "length beyond the payload"}, {"$1\r\na\r\n.", 7, "bytes after the end"},
-		{"$-2\r\n", 1, "negative length"}, {"$-0\r\n\r\n", 1, "negative length"}, {"$-1", 1, "negative length"},
-		{"$-1\r\n\r\n", 5, "bytes after the end"},
+	for _, payload := range []string{
+		"", "OK\r\n", "_\r\n", "#t\r\n", "*1\r\n$1\r\na\r\n", "*0\r\n", "\r\n", "+OK", "+OK\n", "+OK\r",
+		"+O\nK\r\n", "+OK\r\n+OK\r\n", "+", "-ERR\n", "-ERR\r", "-ERR a\r\nb\r\n", "-1\r", "-1\r\n-1\r\n", ":\r\n",
+		":", ":-\r\n", ":-", ":--1\r\n", ":+1\r\n", ":01\r\n", ":-01\r\n", ":-0\r\n", ":1.5\r\n", ":1",
+		":9223372036854775808\r\n", ":-9223372036854775809\r\n", ":18446744073709551617\r\n", ":1\r\n:1\r\n",
+		"$\r\na\r\n", "$2\r\na\r\n", "$1\r\nab\r\n", "$1\r\na\r", "$1000000000\r\n", "$1\r\na\r\n.", "$-2\r\n",
+		"$-0\r\n\r\n", "$-1", "$-1\r\n\r\n",
 	} {
-		got, err := DecodeValue([]byte(test.payload))
-		checkSyntaxError(t, test.payload, err, test.offset, test.reason)
-		if !reflect.DeepEqual(got, Value{}) {
-			t.Errorf("DecodeValue(%q) = %+v with an error; want the zero value", test.payload, got)
+		if got, err := DecodeValue([]byte(payload)); !errors.Is(err, ErrMalformed) || !reflect.DeepEqual(got, Value{}) {
+			t.Errorf("DecodeValue(%q) = %+v, %v", payload, got, err)
 		}
-	}
-}
-
-func checkSyntaxError(t *testing.T, payload string, err error, offset int, reason string) {
-	t.Helper()
-	var syntax *SyntaxError
-	if !errors.As(err, &syntax) || !errors.Is(err, ErrMalformed) {
-		t.Fatalf("%q: error %v is not a *SyntaxError that matches ErrMalformed", payload, err)
-	}
-	if syntax.Offset != offset || !strings.HasPrefix(syntax.Reason, reason) {
-		t.Errorf("%q: error %q at byte %d; want %q at byte %d", payload, syntax.Reason, syntax.Offset, reason, offset)
 	}
 }
 
@@ -270,7 +205,9 @@ func FuzzDecodeArray(f *testing.F) {
 			t.Fatalf("DecodeArray(%q) changed its input to %q", original, payload)
 		}
 		if err != nil {
-			checkFuzzError(t, payload, err)
+			if !errors.Is(err, ErrMalformed) {
+				t.Errorf("%q: %v", payload, err)
+			}
 			return
 		}
 		encoded := AppendArray(nil, len(elements))
@@ -303,7 +240,9 @@ func FuzzDecodeValue(f *testing.F) {
 			if value.Kind != 0 || value.Text != nil || value.Integer != 0 {
 				t.Errorf("DecodeValue(%q) = %+v with an error", payload, value)
 			}
-			checkFuzzError(t, payload, err)
+			if !errors.Is(err, ErrMalformed) {
+				t.Errorf("%q: %v", payload, err)
+			}
 			return
 		}
 		var encoded []byte
@@ -336,18 +275,6 @@ func FuzzDecodeValue(f *testing.F) {
 	})
 }
 
-// checkFuzzError checks the properties of every error.
-func checkFuzzError(t *testing.T, payload []byte, err error) {
-	t.Helper()
-	var syntax *SyntaxError
-	if !errors.As(err, &syntax) || !errors.Is(err, ErrMalformed) {
-		t.Fatalf("%q: error %v is not a *SyntaxError that matches ErrMalformed", payload, err)
-	}
-	if syntax.Offset < 0 || syntax.Offset > len(payload) || syntax.Reason == "" {
-		t.Errorf("%q: error %+v has no reason, or an offset outside the payload", payload, *syntax)
-	}
-}
-
 // checkAliases checks that the results are slices of payload: they change with it, and their
 // capacity is their length. It overwrites payload.
 func checkAliases(t *testing.T, payload []byte, results ...[]byte) {
@@ -370,16 +297,4 @@ func checkAliases(t *testing.T, payload []byte, results ...[]byte) {
 			}
 		}
 	}
-}
-
-func equalStrings(got [][]byte, want []string) bool {
-	if len(got) != len(want) {
-		return false
-	}
-	for i := range got {
-		if string(got[i]) != want[i] {
-			return false
-		}
-	}
-	return true
 }

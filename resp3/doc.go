@@ -51,7 +51,7 @@
 //
 // # Errors
 //
-// The only error is [*SyntaxError], which matches [ErrMalformed]. An error reply of the store
+// Every error matches [ErrMalformed]. An error reply of the store
 // is not an error of this package but a [Value] of the kind [Error].
 //
 // All functions are safe for concurrent use with different destinations.

@@ -1,13 +1,17 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/eclipse/paho.golang/packets"
 
@@ -17,6 +21,7 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/wire"
 )
 
@@ -44,7 +49,37 @@ func (c *connection) establish() error {
 	c.readTurn.End()
 	connect := c.gate.Connect
 	c.gate.Connect = nil // it has a password
+	if c.server.active != nil {
+		return c.refer()
+	}
 	return c.server.connect(c, connect)
+}
+
+const (
+	// maxReference bounds a Server Reference: a host name of 253 bytes with a port is shorter.
+	maxReference = 300
+	// lingerTime is how long a client has to read the answer and to close the connection, and
+	// lingerBytes how much it may send meanwhile. Closing a socket with unread data would
+	// discard the answer.
+	lingerTime  = time.Second
+	lingerBytes = 64 << 10
+)
+
+// refer tells the client of a server that stands by which one is active.
+func (c *connection) refer() error {
+	active := c.server.active()
+	if len(active) > maxReference || !utf8.ValidString(active) || strings.ContainsFunc(active, unicode.IsControl) {
+		active = "" // it cannot be a Server Reference
+	}
+	c.server.log(lineReferred, "remote", c.remote, "active", active)
+	why := refusal(mqtt.UseAnotherServer, "this server stands by, and another one is active")
+	_ = c.send(c.gate.AppendRefused(nil, why, active)) // the connection ends either way
+	if half, ok := c.socket.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+		_ = c.socket.SetReadDeadline(time.Now().Add(lingerTime))
+		_, _ = io.CopyN(io.Discard, c.socket, lingerBytes)
+	}
+	return why
 }
 
 // encryptedSocket is below TLS. TLS also writes of its own accord, in the goroutine that reads: its
@@ -73,7 +108,7 @@ func (c *connection) handshake() error {
 		return nil
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		c.server.listener.countClosed(c.socket, RefusedSlow)
+		c.server.countClosed(c, RefusedSlow)
 	}
 	return c.readFailed(err)
 }
@@ -81,11 +116,7 @@ func (c *connection) handshake() error {
 // connect does the steps of a CONNECT in the order of the standard [MQTT-3.1.4]: checks, take-over, session,
 // CONNACK. The client id is locked from the check that it is free until the session is established.
 func (s *Server) connect(conn *connection, asked *wire.Connect) error {
-	var assigned string
-	if conn.identity.Client = asked.ClientID; asked.ClientID == "" {
-		assigned = rand.Text() // [MQTT-3.1.3-6]
-		conn.identity.Client = assigned
-	}
+	conn.identity.Client = cmp.Or(asked.ClientID, rand.Text()) // [MQTT-3.1.3-6]
 	if err := s.authenticate(conn, asked); err != nil {
 		return err
 	}
@@ -96,19 +127,18 @@ func (s *Server) connect(conn *connection, asked *wire.Connect) error {
 	if conn.isClosed() {
 		return net.ErrClosed // so that it takes no session over
 	}
-	if refused := s.admit(conn, asked.Will); refused != nil {
+	refused := s.reserveID(conn)
+	if refused == nil && asked.Will != nil {
+		refused = s.admitWill(conn, asked.Will)
+	}
+	if refused != nil {
 		conn.unlockID() // before the answer, which may have to wait for the client
-		return s.refuseConnect(conn, RefusedRules, refused, "reason", logs.Text(refused.Reason))
+		return s.refuseConnect(conn, RefusedRules, refused, refused.Reason)
 	}
-	seconds := limitKeepAlive(asked.KeepAlive, conn.gate.Version)
-	conn.silenceAllowed = time.Duration(seconds) * time.Second * 3 / 2
-	announced := s.announce(conn)
-	if announced.AssignedClientID = assigned; seconds != asked.KeepAlive {
-		announced.ServerKeepAlive = &seconds // [MQTT-3.1.2-21]
-	}
+	announced := s.announce(conn, asked)
 	// Before anything is taken from a client that has the id. A session from before makes it no larger.
 	if _, ok := conn.gate.AppendAccepted(nil, false, announced); !ok { // [MQTT-3.1.2-24]
-		return s.refuseConnect(conn, RefusedRules, nil, "reason", "the client takes no packet of the size of a CONNACK")
+		return s.refuseConnect(conn, RefusedRules, nil, "the client takes no packet of the size of a CONNACK")
 	}
 	if old := s.connectionOf(conn.identity.Client); old != nil {
 		s.takeOver(old, conn)
@@ -120,18 +150,31 @@ func (s *Server) connect(conn *connection, asked *wire.Connect) error {
 	}
 	conn.extendDeadline()
 	conn.unlockID() // from now on the next connection with the client id finds this one
-	s.startSession(conn, asked.ReceiveMaximum)
+	conn.client.session.Attach(pubsub.Receiver{
+		Wake:              conn.outbox.wake,
+		ReceiveMaximum:    asked.ReceiveMaximum,
+		MaximumPacketSize: conn.gate.Maximum,
+	})
 	return nil
 }
 
 // announce returns what CONNACK says about the server [MQTT-3.2.2.3].
-func (s *Server) announce(conn *connection) *packets.Properties {
+func (s *Server) announce(conn *connection, asked *wire.Connect) *packets.Properties {
 	qos, none, longest := byte(1), byte(0), uint32(maxSessionExpiry)
 	announced := &packets.Properties{
 		MaximumQOS:         &qos,
 		MaximumPacketSize:  &s.options.MaxPacketSize,
 		RetainAvailable:    &none,
 		SharedSubAvailable: &none,
+		SubIDAvailable:     &none,
+	}
+	if asked.ClientID == "" {
+		announced.AssignedClientID = conn.identity.Client
+	}
+	seconds := min(cmp.Or(asked.KeepAlive, defaultKeepAlive), maxKeepAlive)
+	conn.silenceAllowed = time.Duration(seconds) * time.Second * 3 / 2
+	if seconds != asked.KeepAlive {
+		announced.ServerKeepAlive = &seconds // [MQTT-3.1.2-21]
 	}
 	if window := uint16(max(s.options.Store.DedupWindow, 0)); window > 0 {
 		announced.ReceiveMaximum = &window // the store recognizes as many redeliveries
@@ -144,9 +187,9 @@ func (s *Server) announce(conn *connection) *packets.Properties {
 
 // refuseConnect sends CONNACK with the reason to a client that is not admitted, counts and logs that, and
 // returns the reason. The connection ends. A client that takes no CONNACK gets none.
-func (s *Server) refuseConnect(conn *connection, why RefusalReason, answer *mqtt.Refusal, attributes ...any) error {
-	s.refused(why, lineRefused, append([]any{"client", logs.Name(conn.identity.Client), "remote", conn.remote,
-		"user", logs.Name(conn.identity.User)}, attributes...)...)
+func (s *Server) refuseConnect(conn *connection, why RefusalReason, answer *mqtt.Refusal, reason string) error {
+	s.refused(why, "client", logs.Name(conn.identity.Client), "remote", conn.remote,
+		"user", logs.Name(conn.identity.User), "reason", logs.Text(reason))
 	if answer == nil {
 		return net.ErrClosed
 	}
@@ -161,22 +204,23 @@ func (s *Server) refuseConnect(conn *connection, why RefusalReason, answer *mqtt
 // for.
 func (s *Server) authenticate(conn *connection, asked *wire.Connect) error {
 	credentials := s.credentialsOf(conn, asked)
-	conn.identity.User = credentials.User
-	if s.options.Authenticator == nil && !credentials.Certified {
-		conn.identity.User = "" // it is not authenticated
-	}
-	if s.options.Authenticator != nil {
-		why, err := s.check(conn.pendingAuth, credentials)
-		if why == RefusedUnauthenticated {
+	if conn.identity.User = credentials.User; s.options.Authenticator != nil {
+		err := s.check(conn.pendingAuth, credentials)
+		why, answer := RefusedSlow, refusal(mqtt.ServerBusy, "too many clients connect: try again later")
+		switch {
+		case err == nil:
+		case err == unauthenticated.ErrTooMany:
 			return err // the connection is closed, and the listener counts it
+		case err == semaphore.ErrFull:
+			why = RefusedBusy
+		case err != unauthenticated.ErrSlow:
+			why, answer = RefusedCredentials, refusal(mqtt.BadCredentials, "bad username or password")
 		}
 		if err != nil {
-			answer := refusal(mqtt.BadCredentials, "bad username or password")
-			if why != RefusedCredentials {
-				answer = refusal(mqtt.ServerBusy, "too many clients connect: try again later")
-			}
-			return s.refuseConnect(conn, why, answer, "error", logs.Error(err))
+			return s.refuseConnect(conn, why, answer, err.Error())
 		}
+	} else if !credentials.Certified {
+		conn.identity.User = "" // it is not authenticated
 	}
 	if !conn.pendingAuth.Done() {
 		return net.ErrClosed // dropped for a newer one; the listener counts it
@@ -186,31 +230,13 @@ func (s *Server) authenticate(conn *connection, asked *wire.Connect) error {
 
 // check calls the Authenticator, for a few clients at a time: the processors are needed for clients
 // that are connected.
-func (s *Server) check(pending *unauthenticated.Connection, credentials access.Credentials) (RefusalReason, error) {
+func (s *Server) check(pending *unauthenticated.Connection, credentials access.Credentials) error {
 	if quick, ok := s.options.Authenticator.(access.QuickAuthenticator); ok {
 		if known, err := quick.AuthenticateQuickly(credentials); known {
-			return RefusedCredentials, err
+			return err
 		}
 	}
-	if !pending.Protect() {
-		return RefusedUnauthenticated, unauthenticated.ErrTooMany
-	}
-	release, err := s.checks.Acquire(pending.Context(), pending.Source())
-	switch {
-	case errors.Is(err, semaphore.ErrFull):
-		return RefusedBusy, err
-	case err != nil:
-		return RefusedSlow, err
-	}
-	err = func() error {
-		defer release() // even after a panic, or all clients would lose the place
-		return s.options.Authenticator.Authenticate(credentials)
-	}()
-	// The clock decides too: on a busy machine the context ends later than its deadline.
-	if deadline, _ := pending.Context().Deadline(); err == nil && (pending.Context().Err() != nil || !time.Now().Before(deadline)) {
-		return RefusedSlow, context.DeadlineExceeded
-	}
-	return RefusedCredentials, err
+	return pending.Check(func() error { return s.options.Authenticator.Authenticate(credentials) })
 }
 
 // credentialsOf returns the credentials in a CONNECT, and in the certificate of its connection.
@@ -231,7 +257,7 @@ func (s *Server) credentialsOf(conn *connection, asked *wire.Connect) access.Cre
 // and returns an error.
 func (s *Server) lockClientID(conn *connection) (err error) {
 	if refused := s.checkID(conn.identity); refused != nil { // before it waits for nothing
-		return s.refuseConnect(conn, RefusedRules, refused, "reason", logs.Text(refused.Reason))
+		return s.refuseConnect(conn, RefusedRules, refused, refused.Reason)
 	}
 	ctx, cancel := context.WithTimeoutCause(conn.open, s.clientIDTimeout, errIDTimedOut)
 	defer cancel()
@@ -240,7 +266,7 @@ func (s *Server) lockClientID(conn *connection) (err error) {
 		return err
 	}
 	busy := mqtt.Refuse(mqtt.ServerBusy, "%v: try again later", err)
-	return s.refuseConnect(conn, RefusedTurn, busy, "error", logs.Error(err))
+	return s.refuseConnect(conn, RefusedTurn, busy, err.Error())
 }
 
 // unlockID unlocks the client id, if the connection has locked it.
@@ -270,15 +296,6 @@ func (s *Server) checkUserLocked(identity access.Identity) *mqtt.Refusal {
 		return refusal(mqtt.NotAuthorized, "this client id is in use by another user")
 	}
 	return nil
-}
-
-// admit returns why a client may not connect, or nil. Then the connection, which has locked the client id, has
-// reserved it and has the Will.
-func (s *Server) admit(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
-	if refused := s.reserveID(conn); refused != nil || will == nil {
-		return refused
-	}
-	return s.admitWill(conn, will)
 }
 
 // reserveID reserves a client id unless its client may not connect.
@@ -316,12 +333,10 @@ func (s *Server) reserveID(conn *connection) *mqtt.Refusal {
 // A client that leaves and comes back at once has often sent a DISCONNECT that is not read yet.
 // Closing the connection at once would lose it, and apply a Will that the client has withdrawn.
 func (s *Server) takeOver(old, next *connection) {
-	timeout := time.NewTimer(takeOverTimeout)
-	defer timeout.Stop()
 	select {
 	case <-old.over:
 		return
-	case <-timeout.C:
+	case <-time.After(takeOverTimeout):
 	}
 	s.events.TakenOver(old.seen, old.identity.Client, old.identity.User, next.remote, old.remote)
 	old.end(endTakenOver)

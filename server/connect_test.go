@@ -1,8 +1,10 @@
 package server_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +26,7 @@ import (
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/transport"
 )
 
 // keeping makes a client connect with a session that outlives its connection.
@@ -119,9 +122,6 @@ func TestAClientIDThatNoReplyCouldReachIsRefusedWithTheReason(t *testing.T) {
 		if err == nil || p.Connack == nil || p.Connack.ReasonCode != packets.ConnackInvalidClientID || p.Connack.Properties == nil ||
 			!strings.Contains(p.Connack.Properties.ReasonString, "choose one that is not") {
 			t.Errorf("client %q: %+v, %v", id, p, err)
-		}
-		if _, connack := (testsupport.ConnectPacket{ID: id, Old: true}).TryConnect(t, address); len(connack) < 4 || connack[3] != 2 {
-			t.Errorf("client %q over MQTT 3.1.1: %x", id, connack)
 		}
 	}
 	// Nor do these collide; "": the server chooses.
@@ -286,26 +286,6 @@ func TestAConnectionDoesNotWaitForItsClientIdWithoutEnd(t *testing.T) {
 	}
 }
 
-// For this reason a server that stops does not wait for it either.
-func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
-	s, err := server.New(server.Options{Addr: "127.0.0.1:0", Logger: testsupport.Discard})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.SetClientIDTimeout(time.Hour)
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx) }()
-	s.LockClientID("p") // and never gives it back
-	testsupport.StartLogin(t, s.Addr().String(), "p", "")
-	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
-	stop()
-	if err := await.Receive(served); err != nil {
-		t.Error(err)
-	}
-}
-
 // The journal has the client id once for each of up to 256 replies.
 func TestAClientWithALongIDDoesNotFillTheDisk(t *testing.T) {
 	d := startDurable(t, server.Options{})
@@ -341,46 +321,19 @@ func (a *unhurried) Authenticate(c access.Credentials) error {
 	for most := a.most.Load(); now > most && !a.most.CompareAndSwap(most, now); most = a.most.Load() {
 	}
 	a.began <- c.User
-	if c.User != "quick" {
-		await.Receive(a.goOn)
-	}
+	await.Receive(a.goOn)
 	if c.User == "mallory" {
 		return errors.New("wrong password")
 	}
 	return nil
 }
 
-// elsewhere is a listener that gives its connections remote addresses from a channel.
-type elsewhere struct {
-	net.Listener
-	from chan string
-}
-
-func (e elsewhere) Accept() (net.Conn, error) {
-	conn, err := e.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return distant{conn, &net.TCPAddr{IP: net.ParseIP(await.Receive(e.from)), Port: 1}}, nil
-}
-
-type distant struct {
-	net.Conn
-	remote net.Addr
-}
-
-func (d distant) RemoteAddr() net.Addr { return d.remote }
-
-func fromElsewhere(t testing.TB) elsewhere {
-	return elsewhere{testsupport.Listen(t), make(chan string, 1000)}
-}
-
 // Invariant 58: passwords keep no other client out.
 func TestAFewPasswordsAreComparedAtATimeAndKnownOnesDoNotWait(t *testing.T) {
 	authenticator := newUnhurried()
-	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator})
 	var callers []*testsupport.RawClient
-	for i := range 20 {
+	for i := range turns + 18 {
 		callers = append(callers, testsupport.StartLogin(t, address, fmt.Sprint("p-", i), "p"))
 	}
 	testsupport.Eventually(t, "18 wait", func() bool { _, waiting := s.Unauthenticated(); return waiting == 18 })
@@ -392,7 +345,7 @@ func TestAFewPasswordsAreComparedAtATimeAndKnownOnesDoNotWait(t *testing.T) {
 			t.Errorf("refused with %#x", code)
 		}
 	}
-	if most := authenticator.most.Load(); most != 2 {
+	if most := int(authenticator.most.Load()); most != turns {
 		t.Errorf("%d were compared at once", most)
 	}
 	if all, waiting := s.Unauthenticated(); all != 0 || waiting != 0 {
@@ -404,50 +357,24 @@ func TestAFewPasswordsAreComparedAtATimeAndKnownOnesDoNotWait(t *testing.T) {
 func TestALoginThatIsUnderWayDoesNotKeepItsClientIDFromOthers(t *testing.T) {
 	authenticator := newUnhurried()
 	defer close(authenticator.goOn)
-	address := testsupport.Start(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
+	address := testsupport.Start(t, server.Options{Authenticator: authenticator})
 	testsupport.StartLogin(t, address, "victim", "mallory")
 	if user := await.Receive(authenticator.began); user != "mallory" {
 		t.Fatal(user)
 	}
-	p := testsupport.Connect(t, address, "victim", testsupport.As("quick"))
+	p := testsupport.Connect(t, address, "victim", testsupport.As("known"))
 	p.MustGet("k", "")
 }
 
-func TestALoginWithoutAPlaceIsRefusedAsServerBusy(t *testing.T) {
-	authenticator := newUnhurried()
-	defer close(authenticator.goOn)
-	elsewhere := fromElsewhere(t)
-	address, s := testsupport.StartServer(t, server.Options{Listener: elsewhere, Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 6, MaxUnauthenticatedPerAddress: 4})
-	for i, source := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"} {
-		elsewhere.from <- source
-		testsupport.StartLogin(t, address, fmt.Sprint("p-", i), "p")
-		if i == 0 {
-			await.Receive(authenticator.began)
-			continue
-		}
-		testsupport.Eventually(t, "it waits", func() bool { _, waiting := s.Unauthenticated(); return waiting == i })
-	}
-	for _, test := range []struct{ name, source string }{
-		{"as many as may wait of one address", "192.0.2.1"},
-		{"as many as may wait in all", "192.0.2.3"},
-	} {
-		elsewhere.from <- test.source
-		if got := testsupport.StartLogin(t, address, "late", "p").ReasonCode(); got != 0x89 {
-			t.Errorf("%s: %#x", test.name, got)
-		}
-	}
-	if got := s.Stats(); got.Refused[server.RefusedBusy] != 2 || got.RefusedConnections != 2 {
-		t.Errorf("stats %+v", got)
-	}
+// oneAtATime makes a server check one password at a time.
+func oneAtATime(t *testing.T) {
+	before := runtime.GOMAXPROCS(2)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
 func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 	t.Parallel()
-	listener := fromElsewhere(t)
-	for i := range 100 { // more than connect
-		listener.from <- fmt.Sprint("192.0.2.", i)
-	}
-	address, s := testsupport.StartServer(t, server.Options{Listener: listener, MaxUnauthenticated: 3})
+	address, s := testsupport.StartServer(t, server.Options{MaxUnauthenticated: 3})
 	p := testsupport.Connect(t, address, "p", nil)
 	var silent []net.Conn
 	for i := range 3 {
@@ -460,7 +387,7 @@ func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 	testsupport.MustBeOpen(t, silent[2])
 	p.MustGet("k", "")
 	q.MustGet("k", "")
-	if got := s.Stats(); got.Refused[server.RefusedUnauthenticated] != 1 || got.RefusedConnections != 1 {
+	if got := s.Stats(); got.Refused[server.RefusedUnauthenticated] != 1 {
 		t.Errorf("stats %+v", got)
 	}
 	for range 6 { // whatever number of them comes
@@ -472,43 +399,8 @@ func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 	}
 }
 
-// Invariant 58: connections of one address keep no other address out.
-func TestAFullAddressReplacesItsOwnConnectionsOnly(t *testing.T) {
-	elsewhere := fromElsewhere(t)
-	address, s := testsupport.StartServer(t, server.Options{Listener: elsewhere, MaxUnauthenticated: 10, MaxUnauthenticatedPerAddress: 2})
-	var silent []net.Conn
-	for i, source := range []string{"192.0.2.2", "192.0.2.1", "192.0.2.1", "192.0.2.1"} {
-		elsewhere.from <- source
-		silent = append(silent, testsupport.DialTCP(t, address))
-		testsupport.Eventually(t, "it is accepted", func() bool { return s.Sockets()+int(s.Stats().RefusedConnections) == i+1 })
-	}
-	testsupport.MustBeClosed(t, silent[1])
-	for _, i := range []int{0, 2, 3} {
-		testsupport.MustBeOpen(t, silent[i])
-	}
-}
-
-// A new connection must not replace one that has sent its CONNECT.
-func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
-	t.Parallel()
-	authenticator := newUnhurried()
-	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 4})
-	callers := []*testsupport.RawClient{testsupport.StartLogin(t, address, "a", "a"), testsupport.StartLogin(t, address, "b", "b")}
-	testsupport.Eventually(t, "one waits", func() bool { _, waiting := s.Unauthenticated(); return waiting == 1 && authenticator.now.Load() == 1 })
-	for i := range 5 {
-		testsupport.DialTCP(t, address)
-		testsupport.Eventually(t, "it is accepted", func() bool { all, _ := s.Unauthenticated(); return all+int(s.Stats().RefusedConnections) == i+3 })
-	}
-	close(authenticator.goOn)
-	for _, c := range callers {
-		if code := c.ReasonCode(); code != 0 {
-			t.Errorf("refused with %#x", code)
-		}
-	}
-}
-
 func TestTheTimeToAuthenticateIsBounded(t *testing.T) {
-	t.Parallel()
+	oneAtATime(t)
 	t.Run("without CONNECT", func(t *testing.T) {
 		address, s := testsupport.StartServer(t, server.Options{}, func(s *server.Server) { s.SetAuthenticationTimeout(100 * time.Millisecond) })
 		conn := testsupport.DialTCP(t, address)
@@ -517,7 +409,7 @@ func TestTheTimeToAuthenticateIsBounded(t *testing.T) {
 	})
 	t.Run("while the password waits", func(t *testing.T) {
 		authenticator := newUnhurried()
-		address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1}, func(s *server.Server) { s.SetAuthenticationTimeout(time.Second) })
+		address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator}, func(s *server.Server) { s.SetAuthenticationTimeout(time.Second) })
 		first := testsupport.StartLogin(t, address, "a", "a")
 		await.Receive(authenticator.began)
 		waits := testsupport.StartLogin(t, address, "b", "b")
@@ -583,7 +475,7 @@ func (h *handshakes) start(t testing.TB, address, name string) (ended chan error
 	return ended
 }
 
-// turns is how many handshakes are computed at once.
+// turns is how many handshakes are computed, and passwords checked, at once.
 var turns = max(1, runtime.GOMAXPROCS(0)/2)
 
 // Invariant 58: handshakes keep no other client out.
@@ -655,4 +547,128 @@ func TestAHandshakeThatGetsNoTurnInTimeIsCounted(t *testing.T) {
 		t.Error("its handshake succeeded")
 	}
 	testsupport.Eventually(t, "it is counted", func() bool { return s.Stats().Refused[server.RefusedSlow] == 1 })
+}
+
+// startStandby answers clients on a free port of this machine, as a server that stands by.
+func startStandby(t *testing.T, options server.Options, active func() string) (address string, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	options.Listener = testsupport.Listen(t)
+	ended := make(chan error, 1)
+	go func() { ended <- server.StandBy(ctx, options, active) }()
+	var once atomic.Bool
+	stop = func() {
+		if once.Swap(true) {
+			return
+		}
+		cancel()
+		if err := await.Receive(ended); err != nil {
+			t.Errorf("StandBy: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return options.Listener.Addr().String(), stop
+}
+
+func at(address string) func() string { return func() string { return address } }
+
+func TestOurClientGoesFromAStandbyToTheActiveServer(t *testing.T) {
+	active := testsupport.Start(t, server.Options{})
+	far, _ := startStandby(t, server.Options{}, nil)
+	near, _ := startStandby(t, server.Options{}, at(active))
+	client := testsupport.Dial(t, strings.Join([]string{near, "mqtt://" + far, "mqtt://" + active}, ","), transport.Options{})
+	if got := client.Connection(); got.Broker != "mqtt://"+active {
+		t.Errorf("%+v", got)
+	}
+	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAPlainClientIsSentToTheActiveServer(t *testing.T) {
+	for _, test := range []struct{ name, active, want string }{
+		{"known", "b.example:8883", "b.example:8883"},
+		{"unknown", "", ""},
+		{"no text", "b\xff", ""},
+		{"a control character", "b\n", ""},
+		{"too long", strings.Repeat("b", 301), ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			address, _ := startStandby(t, server.Options{}, at(test.active))
+			p, err := testsupport.TryConnect(t, address, "a", nil)
+			if err == nil || p.Connack == nil || p.Connack.ReasonCode != packets.ConnackUseAnotherServer || p.Connack.Properties.ServerReference != test.want {
+				t.Fatalf("%v, %+v", err, p.Connack)
+			}
+			if !strings.Contains(p.Connack.Properties.ReasonString, "stands by") {
+				t.Errorf("reason %q", p.Connack.Properties.ReasonString)
+			}
+		})
+	}
+	// What comes after the CONNECT does not cost the client the answer.
+	address, _ := startStandby(t, server.Options{}, nil)
+	c := testsupport.ConnectPacket{ID: "a"}.Start(t, testsupport.DialTCP(t, address))
+	c.Write(bytes.Repeat([]byte{0xc0, 0}, 10_000))
+	if connack, err := c.TryRead(); err != nil || connack[3] != packets.ConnackUseAnotherServer {
+		t.Errorf("a client that does not wait: %x, %v", connack, err)
+	}
+}
+
+func TestAStandbyHasTheTLSOfItsServer(t *testing.T) {
+	t.Parallel()
+	authority := certificates.New(t, "authority")
+	certificate := authority.Issue(pkix.Name{CommonName: "standby"})
+	config := &tls.Config{Certificates: []tls.Certificate{certificate}, ClientCAs: authority.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	address, _ := startStandby(t, server.Options{TLS: config}, at("b.example:8883"))
+	client := authority.Issue(pkix.Name{CommonName: "client"})
+	for _, test := range []struct {
+		name         string
+		certificates []tls.Certificate
+		sent         bool // to the active server
+	}{
+		{"with a certificate", []tls.Certificate{client}, true},
+		{"without one", nil, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			options := transport.Options{TLS: transport.TLSOptions{Config: &tls.Config{RootCAs: authority.Pool, Certificates: test.certificates}}}
+			_, err := transport.Dial(ctx, "mqtts://"+address, options)
+			if err == nil || errors.Is(err, transport.ErrUseAnotherServer) != test.sent || strings.Contains(err.Error(), "b.example") != test.sent {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestInvariant56TheNumberOfConnectionsAtAStandbyIsBounded(t *testing.T) {
+	var log logbuffer.Buffer
+	address, stop := startStandby(t, server.Options{MaxUnauthenticated: 10, MaxUnauthenticatedPerAddress: 2, Logger: log.Logger()}, nil)
+	silent := []*testsupport.RawClient{}
+	for range 3 {
+		silent = append(silent, testsupport.NewRaw(t, testsupport.DialTCP(t, address), "a"))
+	}
+	testsupport.MustBeClosed(t, silent[0].Conn)
+	stop()
+	for _, c := range silent {
+		testsupport.MustBeClosed(t, c.Conn)
+	}
+	if !strings.Contains(log.String(), "--max-unauthenticated") {
+		t.Errorf("the log: %s", &log)
+	}
+}
+
+func TestInvariant55AnActiveThatPanicsEndsOneConnectionOnly(t *testing.T) {
+	var calls atomic.Int32
+	address, _ := startStandby(t, server.Options{}, func() string {
+		if calls.Add(1) == 1 {
+			panic("at first")
+		}
+		return "b:1"
+	})
+	if _, connack := (testsupport.ConnectPacket{ID: "a"}).TryConnect(t, address); connack != nil {
+		t.Errorf("CONNACK %x", connack)
+	}
+	if _, connack := (testsupport.ConnectPacket{ID: "a"}).TryConnect(t, address); len(connack) < 4 || connack[3] != packets.ConnackUseAnotherServer {
+		t.Errorf("the next one: %x", connack)
+	}
 }

@@ -23,8 +23,7 @@ const (
 	// defaultKeepAlive, in seconds, is for a client that asks for none: without one, the server
 	// would not notice that it is gone.
 	defaultKeepAlive = 60
-	// maxKeepAlive bounds, in seconds, the keep-alive of a client of MQTT 5. CONNACK tells the
-	// client.
+	// maxKeepAlive bounds, in seconds, the keep-alive of a client. CONNACK tells the client.
 	maxKeepAlive = 300
 )
 
@@ -39,11 +38,11 @@ type connection struct {
 	open      context.Context // ends with the connection
 	cancel    context.CancelFunc
 	over      chan struct{} // closed when nothing is left of the connection
-	gate      *wire.Gate    // checks what the client sends; others may use its Version and Maximum after the CONNECT
+	gate      *wire.Gate    // checks what the client sends; others may use its Maximum after the CONNECT
 
 	// Constant once the session is established, before anything can be sent.
 	identity access.Identity
-	session  *pubsub.Session
+	client   *client // nil: it has not entered Server.clients
 
 	// Of the goroutine that reads the connection.
 	input          *mqtt.Filter // what the client sends, without what the gate refuses
@@ -51,15 +50,14 @@ type connection struct {
 	arriving       int64                       // bytes of the packet that arrives, beyond those of a small one
 	pendingAuth    *unauthenticated.Connection // set before anything is read
 	silenceAllowed time.Duration               // one and a half keep-alives
-	client         *client                     // nil: it has not entered Server.clients
 	will           *request                    // to apply when the connection ends; nil: none
 	willCommand    *statestore.Command         // of will, as it was at CONNECT; nil: none
-	ordinaryWill   *ordinaryWill               // to publish when the connection ends; nil: none
+	ordinaryWill   *pubsub.Message             // to publish when the connection ends; nil: none
+	willExpiry     uint32                      // its Message Expiry Interval, from then; 0: none
 	texts          requestTexts                // of the latest request
 	reserved       string                      // the response topic of the latest request
 	handled        bool                        // it has handled a packet since the last pause
-	answers        int                         // bytes that wait to be written
-	journalTurn    func()                      // ends its turn of Server.journalTurns; nil: it has none
+	writesOwn      bool                        // it is to write what its latest request has caused
 	seen           *events.Client              // nil: it has not entered Server.clients
 	unlock         func()                      // unlocks the client id; nil: it is not locked
 
@@ -80,17 +78,15 @@ type connection struct {
 // Options.MaxPacketSize bytes ends it.
 func (s *Server) newConnection(socket net.Conn) *connection {
 	most := int(min(s.options.MaxPacketSize, math.MaxInt32)) // MQTT's own limit is lower
-	limits := wire.DefaultLimits()
-	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{
 		server:   s,
 		remote:   unauthenticated.RemoteOf(socket).String(),
-		gate:     wire.NewGate(limits),
+		gate:     wire.NewGate(),
 		readTurn: s.processors.NewPlace(),
 		over:     make(chan struct{}),
 	}
 	c.open, c.cancel = context.WithCancel(context.Background())
-	c.outbox = newOutbox(s.options.Limits.OutgoingBytes, s.outgoing, s.processors, s.writers)
+	c.outbox = s.newOutbox(c.writeWaiting)
 	if s.options.TLS != nil {
 		c.encrypted = &encryptedSocket{Socket: unauthenticated.Socket{Conn: socket}, conn: c}
 		socket = tls.Server(c.encrypted, s.options.TLS)
@@ -98,7 +94,7 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 	c.socket = socket
 	c.input = mqtt.NewFilter(socket, mqtt.FilterOptions{
 		Limit: most,
-		First: limits.FirstPacket,
+		First: min(wire.FirstPacket, most),
 		Check: c.check,
 		Pause: c.pause,
 		Room:  c.takeArriving,
@@ -164,35 +160,22 @@ func (c *connection) pause() {
 	if !c.handled {
 		return
 	}
-	c.handled, c.answers = false, 0
+	c.handled = false
 	*c.gate.Publish() = mqtt.Publish{} // or an idle client would keep its packet, of 1 MiB perhaps
 	_ = c.flush()
 	c.extendDeadline()
 }
 
-// waitOutsideTurn lets the goroutine that reads the connection wait, and returns what wait does. What
-// is held back is written before.
-func (c *connection) waitOutsideTurn(wait func() bool) bool {
+// waitOutsideTurn lets the goroutine that reads the connection wait. What is held back is written before.
+func (c *connection) waitOutsideTurn(wait func()) {
 	c.writeOwn()
 	c.readTurn.End()
 	_ = c.flush()
-	c.answers = 0
-	defer c.readTurn.Begin()
-	return wait()
+	wait()
+	c.readTurn.Begin()
 }
 
 func (c *connection) isClosed() bool { return c.open.Err() != nil }
-
-// limitKeepAlive returns how long a client that asks for a keep-alive has, in seconds.
-func limitKeepAlive(asked uint16, version byte) (seconds uint16) {
-	switch {
-	case asked == 0:
-		return defaultKeepAlive
-	case version < mqtt.Version5:
-		return asked // CONNACK cannot tell such a client to send more often
-	}
-	return min(asked, maxKeepAlive)
-}
 
 // extendDeadline gives the client one and a half keep-alives for its next packet [MQTT-3.1.2-22]. That may be 27
 // hours, so a packet that takes bytes which others could have has less time.
@@ -201,11 +184,7 @@ func (c *connection) extendDeadline() {
 	if c.arriving > arrivingAssured && c.input.Incomplete() {
 		patience = min(patience, completeWithin)
 	}
-	c.setReadDeadline(time.Now().Add(patience))
-}
-
-func (c *connection) setReadDeadline(t time.Time) {
-	_ = c.socket.SetReadDeadline(t) // fails on a closed connection, as the read will
+	_ = c.socket.SetReadDeadline(time.Now().Add(patience)) // fails on a closed connection, as the read will
 }
 
 const (

@@ -14,7 +14,6 @@ import (
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
-	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
 // ending is why a connection ends. The first one counts: the others follow from it.
@@ -86,10 +85,9 @@ func (c *connection) end(why *ending) {
 	c.telling.Do(func() {
 		if c.client != nil { // any goroutine may be here
 			c.sendLast(c.gate.AppendDisconnect(nil, why.told))
-			return
+		} else {
+			c.sendLast(c.gate.AppendRefused(nil, &mqtt.Refusal{Code: why.told.Code, Reason: why.told.Short()}, ""))
 		}
-		packet, _ := c.gate.AppendRefusal(nil, why.told)
-		c.sendLast(packet)
 	})
 }
 
@@ -149,7 +147,6 @@ func (c *connection) abort() {
 func (c *connection) endWaits() {
 	c.cancel()
 	c.outbox.end()
-	c.pendingAuth.CancelWait()
 }
 
 // failedHandshake reports whether err means that one side has refused the TLS handshake, because
@@ -191,19 +188,4 @@ func (s *Server) notePanic(value any, attributes ...any) {
 	stack := debug.Stack()
 	s.count(func(stats *Stats) { stats.Panics++ })
 	s.log(linePanic, append(attributes, "panic", fmt.Sprint(value), "stack", string(stack[:min(len(stack), maxStack)]))...)
-}
-
-// mayReceive is mayRead for a message that another client has published, in the goroutine of the
-// publisher. If the rules panic, it ends the connection of the receiver, which is the cause.
-func (s *Server) mayReceive(conn *connection, topic string) (may bool) {
-	if s.topics == nil {
-		return s.mayRead(conn.identity, topic) // calls no code of the program
-	}
-	defer func() {
-		if value := recover(); value != nil {
-			s.notePanic(value, "client", logs.Name(conn.identity.Client))
-			conn.end(endPanicked)
-		}
-	}()
-	return s.mayRead(conn.identity, topic)
 }

@@ -36,7 +36,8 @@
 //
 // A subscription with a wildcard is granted, and delivers what its client may read. A subscription to
 // topics that begin with $ is refused: nothing is published there. There are no retained messages (0x9A), no
-// shared subscriptions (0x9E) and no QoS 2 (0x9B), as CONNACK announces.
+// shared subscriptions (0x9E), no subscription identifiers (0xA1) and no QoS 2 (0x9B), as CONNACK announces; and
+// no earlier version of MQTT. Replies and notifications reach a client also without a subscription.
 // Server.Stats has the figures of this server.
 //
 // Package access decides which clients may connect (Options.Authenticator) and what they may do
@@ -50,7 +51,6 @@
 //	wants its reply on another client's topic   refused in its PUBACK (0x87)
 //	wants its reply on a 65th topic             refused in its PUBACK (0x97)
 //	wants its reply on a topic of the store     answered with a DISCONNECT (0x87)
-//	comes over MQTT 3.1.1                       answered by closing the connection
 //	has a message expiry that passed            refused in its PUBACK
 //
 // # How a connection ends
@@ -62,7 +62,7 @@
 //	the client has opened another connection      DISCONNECT 0x8E, after 50 ms
 //	the server stops                              DISCONNECT 0x8B
 //	a packet that is malformed or forbidden,      DISCONNECT with the reason, or CONNACK before the
-//	or larger than the user may send now          session; logged. Before MQTT 5 it is only closed
+//	or larger than the user may send now          session; logged
 //	a notification that does not fit, or a        closed, counted in Stats.SlowReaders, logged
 //	write that waits for 5 s
 //	a panic                                       closed, counted in Stats.Panics, logged
@@ -75,8 +75,8 @@
 // A Will is refused at CONNECT if its client may not publish it, and dropped if that is so when
 // it is due. A Will on the system topic is a request: with VDEL it releases a lease the moment
 // its holder disconnects. It must be a valid request at CONNECT (MQTT 5, QoS 1, not retained,
-// response topic, correlation data, a well-formed command, __ts for a SET) with a Will Delay
-// Interval of 0; otherwise CONNACK refuses the connection and names what is missing.
+// response topic, correlation data, a well-formed command, __ts for a SET); otherwise CONNACK refuses the
+// connection and names what is missing.
 //
 // It is applied as the last request of its connection: after all others that the server read,
 // before another connection of the same client id is established, and by the same rules. So the
@@ -104,8 +104,7 @@
 // SET a Will (a VDEL of the same value) of the same connection would have undone. MQTT
 // allows a server that stops to publish no Wills, and ordinary Wills are not published either.
 //
-// An ordinary Will is published when its connection ends. With a Will Delay Interval it is
-// published when the delay is over or the session ends, unless the client comes back before.
+// An ordinary Will is published when its connection ends, too: CONNECT refuses a Will Delay Interval (0x83).
 //
 // # Before authentication
 //
@@ -114,9 +113,9 @@
 //
 //	more than MaxUnauthenticated connections     the oldest without a CONNECT is closed for a
 //	(256), or 64 of one remote address           new one, after half a second at the earliest
-//	more password checks than                    the others wait, in turns by remote address; what an
-//	PasswordChecks (half of the processors)      access.QuickAuthenticator knows does not wait
-//	more that wait than half of the above        CONNACK 0x89 Server busy; 3 in MQTT 3
+//	more password checks than half of the        the others wait, in turns by remote address; what an
+//	processors                                   access.QuickAuthenticator knows does not wait
+//	more that wait than half of the above        CONNACK 0x89 Server busy
 //	more sockets than file descriptors, less     the connection is closed; the log names the
 //	a reserve of 64                              limit and how to raise it
 //
@@ -125,10 +124,10 @@
 // interrupted. A client id is locked after authentication.
 //
 // Connections of one client are established one after the other. Only the latest of them waits for
-// that, at most 5 s. The others get CONNACK 0x89 Server busy, or 3 in MQTT 3.
+// that, at most 5 s. The others get CONNACK 0x89 Server busy.
 //
 // A keep-alive of more than 5 minutes becomes 5 minutes, and none becomes 1 minute; CONNACK says
-// so. A client of MQTT 3 cannot be told, and keeps its own, up to 43,690 s.
+// so.
 //
 // Warnings that clients can repeat are logged ten times and then once a second, with the number
 // of lines left out. Names in the log are cut to 64 bytes. Logger must not block: whatever logs
@@ -136,8 +135,8 @@
 //
 // # After authentication
 //
-// What clients can make the server hold is bounded in bytes: see Limits, which Options.MaxMemory
-// derives from one number, and Server.Usage. docs/security.md has all bounds in one table, with
+// What clients can make the server hold is bounded in bytes; Options.MaxMemory derives the bounds
+// from one number, and Server.Usage says what is held. docs/security.md has all bounds in one table, with
 // what the server answers beyond each.
 //
 // A panic while the server handles a packet of a client, for example in an Authorizer, ends that
@@ -154,7 +153,8 @@
 // more from a connection until a commit is over:
 //
 //	replies of a connection that wait            Options.Store.DedupWindow, which is the Receive
-//	                                             Maximum, and half of Limits.OutgoingBytes
+//	                                             Maximum, and half of what may wait to be
+//	                                             written to it
 //	what waits for the journal, in all           8 MiB; a Will waits 5 s, and is dropped then
 //
 // After a failed commit nothing is answered any more, and Serve returns the error. The clients get

@@ -128,17 +128,17 @@ func Example_overTLS() {
 		log.Fatal(err)
 	}
 	status := client.Connection()
-	fmt.Println(status.State, status.Broker == "mqtts://"+s.Addr().String())
+	fmt.Println(status.Connected, status.Broker == "mqtts://"+s.Addr().String())
 
 	if err := client.Close(); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(client.Connection().State)
+	fmt.Println(client.Connection().Ended)
 	stop()
 	if err := <-served; err != nil {
 		log.Fatal(err)
 	}
 	// Output:
-	// connected true
-	// ended
+	// true true
+	// true
 }

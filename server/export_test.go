@@ -25,7 +25,7 @@ func (s *Server) Lost(client string) time.Time {
 
 // Expire ends the session of a client if its time is over.
 func (s *Server) Expire(client string, now time.Time) {
-	s.sweepClient(client, now, s.processors.NewPlace())
+	s.sweepClient(client, now)
 }
 
 // Clients returns how many clients are connected or have a session.
@@ -47,6 +47,12 @@ func (s *Server) LockClientID(client string) (release func()) {
 // ClaimClientID claims a locked client id like a connection that is admitted.
 func (s *Server) ClaimClientID(client string) bool {
 	return s.reserveID(&connection{identity: access.Identity{Client: client}}) == nil
+}
+
+func (s *Server) collides(client string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.collidesLocked(client)
 }
 
 // Waits reports whether a connection waits for a client id.
@@ -88,25 +94,38 @@ func (s *Server) ResponseTopics() (sessions int) {
 
 // Sockets returns the number of open connections, before and after CONNECT.
 func (s *Server) Sockets() int {
-	s.listener.mu.Lock()
-	defer s.listener.mu.Unlock()
-	return len(s.listener.connections)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.connections)
 }
 
 // SetAuthenticationTimeout sets how long a connection has to authenticate. Call it before Serve.
-func (s *Server) SetAuthenticationTimeout(patience time.Duration) { s.listener.auth.Timeout = patience }
+func (s *Server) SetAuthenticationTimeout(patience time.Duration) { s.auth.Timeout = patience }
 
 // Unauthenticated returns the number of connections that have not authenticated, and how many of
 // them wait for the comparison of a password.
 func (s *Server) Unauthenticated() (all, waiting int) {
-	return s.listener.auth.Len(), s.checks.Waiting()
+	_, waiting = s.auth.Waiting()
+	return s.auth.Len(), waiting
 }
 
 // Handshaking returns how many TLS handshakes wait for their turns.
-func (s *Server) Handshaking() int { return s.listener.auth.Handshaking() }
+func (s *Server) Handshaking() int {
+	handshakes, _ := s.auth.Waiting()
+	return handshakes
+}
 
 // HasRoom reports whether the store takes a change without waiting for a commit.
 func (s *Server) HasRoom() bool { return s.engine.HasRoom() }
 
 // WaitingForRoom returns how many requests wait behind one that waits because too much waits for a commit.
 func (s *Server) WaitingForRoom() int { return s.journalTurns.Waiting() }
+
+// Limits are what Options derives from MaxMemory.
+type Limits = limits
+
+// With returns options with these limits.
+func (o Options) With(l Limits) Options {
+	o.limits = l
+	return o
+}

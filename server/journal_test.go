@@ -2,11 +2,8 @@ package server_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -174,74 +171,6 @@ func TestInvariant34AFailedCommitAnswersNothingAndEndsServe(t *testing.T) {
 	p.MustGet("before", "v")
 }
 
-func TestEverythingButWatchesSurvivesARestart(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		end  func(*durable)
-	}{{"clean", (*durable).restart}, {"crash", (*durable).crash}} {
-		t.Run(test.name, func(t *testing.T) {
-			d := startDurable(t, server.Options{Store: statestore.Options{Strict: true}})
-			p := testsupport.Connect(t, d.address, "p", testsupport.KeepSession(true))
-			p.Do("SET", "value", "v")
-			p.Do("SET", "lease", "p:1", "NEX", "PX", "600000")
-			grant := p.Request("SET", "guarded", "v")
-			token := fmt.Sprintf("%d:0:p", time.Now().UnixMilli()-60_000)
-			grant.Properties.User.Add("__ft", token)
-			p.SendMessage(grant)
-			p.MustBeAnswered(grant, "+OK\r\n")
-			remove := p.Request("DEL", "guarded")
-			remove.Properties.User.Add("__ft", token)
-			p.SendMessage(remove)
-			p.MustBeAnswered(remove, ":1\r\n")
-			connect := testsupport.ConnectPacket{ID: "again", Resume: true, Expiry: 3600}
-			resumes := func() *testsupport.RawClient {
-				c := connect.Connect(t, d.address)
-				c.Subscribe(c.ReplyTo)
-				return c
-			}
-			again := resumes()
-			once := testsupport.PacketOf(t, again.Request("SET", "once", "v", "NX"))
-			again.Write(once)
-			first := again.ReadReply()
-			if string(first.Payload) != "+OK\r\n" {
-				t.Fatalf("%q", first.Payload)
-			}
-			version, _ := first.User("__ts")
-			version = slices.Clone(version)
-			read := p.Request("GET", "value")
-			p.SendMessage(read)
-			before := p.Next().Properties.User
-
-			test.end(d)
-			p.MustBeGone()
-			p = testsupport.Connect(t, d.address, "p", testsupport.KeepSession(false))
-			again = resumes()
-			again.Write(testsupport.Again(once))
-			second := again.ReadReply()
-			if got, _ := second.User("__ts"); string(second.Payload) != "+OK\r\n" || string(got) != string(version) {
-				t.Errorf("a redelivery is answered %q with version %s, want %s", second.Payload, got, version)
-			}
-			p.SendMessage(read)
-			after := p.Next().Properties.User
-			for _, name := range []string{"__ts", "tenure-store"} {
-				if got, want := after.Get(name), before.Get(name); got != want || got == "" {
-					t.Errorf("%s is %q after the restart, was %q", name, got, want)
-				}
-			}
-			other := testsupport.Connect(t, d.address, "other", nil)
-			if got := other.Do("SET", "lease", "other:1", "NX", "PX", "600000"); got == "+OK\r\n" {
-				t.Error("a lease that is held is granted again")
-			}
-			if got := p.Do("SET", "lease", "p:1", "NEX", "PX", "600000"); got != "+OK\r\n" {
-				t.Errorf("the holder renews and gets %q", got)
-			}
-			if got := other.Do("SET", "guarded", "w"); !strings.HasPrefix(got, "-") {
-				t.Errorf("the fence of a deleted key is gone: %q", got)
-			}
-		})
-	}
-}
-
 // Clients with large values fill what may wait for a commit while the disk is slow. Renewals need no
 // commit, so they are answered meanwhile.
 func TestInvariant59RenewalsAreAnsweredWhileTooMuchWaitsForACommit(t *testing.T) {
@@ -297,7 +226,7 @@ func watchLongCommit(t *testing.T) error {
 	if testsupport.UnderRace {
 		each = 100 // the race detector slows down writing more than queueing
 	}
-	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 1 << 20, AllOutgoingBytes: 32 << 20}})
+	d := startDurable(t, server.Options{}.With(server.Limits{Outgoing: 1 << 20, AllOutgoing: 32 << 20}))
 	watcher := testsupport.DialRaw(t, d.address, "watcher")
 	watcher.MustDo(t, 0, "+OK\r\n", "KEYNOTIFY", "k")
 	requests := make([]testsupport.Exchange, each)
@@ -336,37 +265,6 @@ func watchLongCommit(t *testing.T) error {
 		}
 	}
 	return nil
-}
-
-func TestLoadingEndsWithItsContext(t *testing.T) {
-	listener := testsupport.Listen(t)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	stopped := errors.New("Ctrl-C")
-	_, err := server.Open(ctx, server.Options{Listener: listener, Journal: loadingJournal{load: func(ctx context.Context) error {
-		cancel(stopped)
-		await.Receive(ctx.Done())
-		return context.Cause(ctx)
-	}}})
-	if !errors.Is(err, stopped) {
-		t.Errorf("Open: %v, want %v", err, stopped)
-	}
-	if err := listener.Close(); err != nil {
-		t.Errorf("the listener was closed: %v", err)
-	}
-	_, err = server.New(server.Options{Addr: "127.0.0.1:0", Journal: loadingJournal{load: func(context.Context) error { return io.ErrUnexpectedEOF }}})
-	if !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("New: %v, want the error of the journal", err)
-	}
-}
-
-// loadingJournal is a journal that does no more than load.
-type loadingJournal struct {
-	statestore.Journal
-	load func(context.Context) error
-}
-
-func (j loadingJournal) Load(ctx context.Context, _ func(statestore.Record) error) (former statestore.Former, err error) {
-	return former, j.load(ctx)
 }
 
 // A user with many connections fills what may wait for a commit. The change of another user goes in
@@ -492,7 +390,7 @@ func mustBeEmpty(t *testing.T, s *server.Server) {
 // Long values count while they wait for a commit: a client cannot make the server hold 256 of them.
 func TestLongRepliesThatWaitAreBounded(t *testing.T) {
 	const limit = 1 << 20
-	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
+	d := startDurable(t, server.Options{}.With(server.Limits{Outgoing: limit}))
 	p := testsupport.DialRaw(t, d.address, "p")
 	value := strings.Repeat("v", 100<<10)
 	requests := []testsupport.Exchange{{Words: []string{"SET", "k", value}, Want: "+OK\r\n"}}
@@ -521,7 +419,7 @@ func TestLongRepliesThatWaitAreBounded(t *testing.T) {
 }
 
 func TestAReplyLargerThanTheLimitsLeavesAfterItsCommit(t *testing.T) {
-	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 16 << 10, AllOutgoingBytes: 16 << 10}})
+	d := startDurable(t, server.Options{}.With(server.Limits{Outgoing: 16 << 10, AllOutgoing: 16 << 10}))
 	p := testsupport.Connect(t, d.address, "p", nil)
 	value := strings.Repeat("v", 100<<10)
 	release := d.journal.Hold()

@@ -3,9 +3,7 @@ package server_test
 import (
 	"bufio"
 	"bytes"
-	"fmt"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,7 +12,6 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -36,7 +33,7 @@ func TestAServerTakesAsManyClientsAsItMay(t *testing.T) {
 	refused("c")
 	_ = b.Paho.Disconnect(&paho.Disconnect{})
 	refused("c") // the session of b is still there
-	if got := s.Stats().RefusedConnections; got != 2 {
+	if got := s.Stats().Refused[server.RefusedRules]; got != 2 {
 		t.Errorf("%d refused connections are counted", got)
 	}
 	b = testsupport.Connect(t, address, "b", nil) // which ends its session
@@ -54,19 +51,6 @@ func connectWhenThereIsRoom(t *testing.T, address, id string) {
 		}
 	}
 	t.Errorf("%q: %v", id, err)
-}
-
-func TestTheReceiveMaximumIsTheDedupWindow(t *testing.T) {
-	for _, window := range []int{0, 7} {
-		p := testsupport.Connect(t, testsupport.Start(t, server.Options{Store: statestore.Options{DedupWindow: window}}), "p", nil)
-		want := uint16(window)
-		if window == 0 {
-			want = statestore.DefaultDedupWindow
-		}
-		if got := p.Connack.Properties.ReceiveMaximum; got == nil || *got != want {
-			t.Errorf("window %d: the Receive Maximum is %v", window, got)
-		}
-	}
 }
 
 func TestInvariant38ARenewalIsNeverRefusedForQuota(t *testing.T) {
@@ -95,7 +79,7 @@ func TestInvariant38ARenewalIsNeverRefusedForQuota(t *testing.T) {
 // at a time. The room that each client has is enough for these, even if others have taken all shared room.
 func TestInvariant38AClientMayRenewManyWatchedLeasesInOneWrite(t *testing.T) {
 	const leases = 60
-	address := testsupport.Start(t, server.Options{Limits: server.Limits{OutgoingBytes: 8 << 20, AllOutgoingBytes: 1}})
+	address := testsupport.Start(t, server.Options{}.With(server.Limits{Outgoing: 8 << 20, AllOutgoing: 1}))
 	holder := testsupport.DialRaw(t, address, "holder")
 	var renewals [][]byte
 	for i := range leases {
@@ -120,7 +104,7 @@ const large = 64 << 10 // some of it fills the buffers on the way
 
 func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsRoom(t *testing.T) {
 	const limit = 4 * large
-	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
+	address, s := testsupport.StartServer(t, server.Options{}.With(server.Limits{Outgoing: limit}))
 	deaf, writer := testsupport.DialRaw(t, address, "deaf"), testsupport.DialRaw(t, address, "writer")
 	reader := testsupport.WatchKey(t, address, "k")
 	deaf.ShrinkReadBuffer()
@@ -149,135 +133,84 @@ func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsRoom(t *t
 // Messages that fit wait, in order, for a client that is not connected. The others are dropped and
 // counted.
 func TestASessionHoldsALimitedNumberOfMessages(t *testing.T) {
-	const size = 20_000 // more than what is assured
-	for _, test := range []struct {
-		name   string
-		limits server.Limits
-		fit    int
-		why    server.MessageDropReason
-	}{
-		{"messages", server.Limits{SessionMessages: 5}, 5, "session full"},
-		{"bytes", server.Limits{SessionBytes: 5 * size}, 4, "session full"},
-		{"bytes of all", server.Limits{AllSessionBytes: 10 * size}, 4, "sessions full"}, // half of them
+	const size, fit = 20_000, 4 // more than what is assured, and half of the bytes of all
+	address, s := testsupport.StartServer(t, server.Options{}.With(server.Limits{Messages: 10 * size}))
+	login := testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: 600, Properties: rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(2)}
+	c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
+	c.Subscribe("t")
+	var payloads []string
+	for _, number := range testsupport.Numbered(8) {
+		payloads = append(payloads, number+strings.Repeat("x", size-len(number)))
+	}
+	publisher.MustPublish("t", payloads[0])
+	sent := c.Next() // and not acknowledged
+	_ = c.Conn.Close()
+	testsupport.MustHaveClients(t, s, 1)
+	publisher.MustPublish("t", payloads[1:]...)
+	usage := s.Usage()
+	if got := s.Stats().DroppedMessages["sessions full"]; usage.WaitingMessages != int64(fit) || got != uint64(8-fit) || usage.WaitingBytes < int64(fit*size) {
+		t.Errorf("%+v", usage)
+	}
+	other := testsupport.ConnectPacket{ID: "other"}.Connect(t, address)
+	other.Subscribe("t")                    // has room of its own
+	publisher.MustPublish("t", payloads[7]) // which fits there only
+	other.MustReceive(payloads[7])
+	c = login.Connect(t, address)
+	for i, h := range c.MustReceive(payloads[:fit]...) {
+		if h.Dup != (i == 0) || i == 0 && h.ID != sent.ID {
+			t.Errorf("message %d: dup %v, packet identifier %d", i, h.Dup, h.ID)
+		}
+	}
+	testsupport.Eventually(t, "the acknowledgements are read", func() bool { return s.Usage().WaitingMessages == 0 })
+	_ = c.Conn.Close()
+	testsupport.MustHaveClients(t, s, 2)
+	publisher.MustPublish("t", payloads[0])
+	other.MustReceive(payloads[0])
+	testsupport.Eventually(t, "one waits", func() bool { return s.Usage().WaitingMessages == 1 })
+	login.Resume = false // which ends the session
+	login.Connect(t, address)
+	if usage := s.Usage(); usage.WaitingMessages != 0 || usage.WaitingBytes != 0 || usage.Subscriptions != 1 {
+		t.Errorf("after the session: %+v", usage)
+	}
+}
+
+// What CONNACK announces that there is not is refused.
+func TestWhatAServerDoesNotHaveIsAnnouncedAndRefused(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	c, connack := testsupport.ConnectPacket{ID: "p"}.TryConnect(t, address)
+	for _, property := range []byte{packets.PropSharedSubAvailable, packets.PropRetainAvailable, packets.PropSubIDAvailable} {
+		if !bytes.Contains(connack, []byte{property, 0}) {
+			t.Errorf("CONNACK %x", connack)
+		}
+	}
+	if !bytes.Contains(connack, []byte{packets.PropReceiveMaximum, 1, 0}) { // the window in which redeliveries are recognized
+		t.Errorf("CONNACK %x", connack)
+	}
+	if codes := c.Filter(1, 0, "$share/g/t", "t"); !bytes.Equal(codes, []byte{0x9e, 1}) {
+		t.Errorf("SUBACK %x", codes)
+	}
+	for want, packet := range map[int][]byte{
+		0x9a: rawmqtt.Message{Topic: "t", Payload: []byte("x"), Retain: true}.Packet(),
+		0x9b: rawmqtt.Message{Topic: "t", QoS: 2, ID: 9}.Packet(),
+		0xa1: rawmqtt.Packet(packets.SUBSCRIBE, 2, rawmqtt.Body(nil).Uint16(9).Properties(rawmqtt.Body{packets.PropSubscriptionIdentifier, 1}).Text("t").Byte(0)),
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			address, s := testsupport.StartServer(t, server.Options{Limits: test.limits})
-			login := testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: 600, Properties: rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(2)}
-			c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-			c.Subscribe("t")
-			var payloads []string
-			for _, number := range testsupport.Numbered(8) {
-				payloads = append(payloads, number+strings.Repeat("x", size-len(number)))
-			}
-			publisher.MustPublish("t", payloads[0])
-			sent := c.Next() // and not acknowledged
-			_ = c.Conn.Close()
-			testsupport.MustHaveClients(t, s, 1)
-			publisher.MustPublish("t", payloads[1:]...)
-			usage := s.Usage()
-			if got := s.Stats().DroppedMessages[test.why]; usage.WaitingMessages != int64(test.fit) || got != uint64(8-test.fit) || usage.WaitingBytes < int64(test.fit*size) {
-				t.Errorf("%+v", usage)
-			}
-			other := testsupport.ConnectPacket{ID: "other"}.Connect(t, address)
-			other.Subscribe("t")                    // has room of its own
-			publisher.MustPublish("t", payloads[7]) // which fits there only
-			other.MustReceive(payloads[7])
-			c = login.Connect(t, address)
-			for i, h := range c.MustReceive(payloads[:test.fit]...) {
-				if h.Dup != (i == 0) || i == 0 && h.ID != sent.ID {
-					t.Errorf("message %d: dup %v, packet identifier %d", i, h.Dup, h.ID)
-				}
-			}
-			testsupport.Eventually(t, "the acknowledgements are read", func() bool { return s.Usage().WaitingMessages == 0 })
-			_ = c.Conn.Close()
-			testsupport.MustHaveClients(t, s, 2)
-			publisher.MustPublish("t", payloads[0])
-			other.MustReceive(payloads[0])
-			testsupport.Eventually(t, "one waits", func() bool { return s.Usage().WaitingMessages == 1 })
-			login.Resume = false // which ends the session
-			login.Connect(t, address)
-			if usage := s.Usage(); usage.WaitingMessages != 0 || usage.WaitingBytes != 0 || usage.Subscriptions != 1 {
-				t.Errorf("after the session: %+v", usage)
-			}
-		})
-	}
-}
-
-func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testing.T) {
-	for _, test := range []struct {
-		limit, most int
-		old         bool
-		code        byte
-	}{{0, 1000, false, 0x97}, {7, 7, true, 0x80}} {
-		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
-			address := testsupport.Start(t, server.Options{Limits: server.Limits{Subscriptions: test.limit}})
-			c := testsupport.ConnectPacket{ID: "p", Old: test.old}.Connect(t, address)
-			for _, filters := range slices.Collect(slices.Chunk(testsupport.Numbered(test.most), 100)) {
-				c.Subscribe(filters...)
-			}
-			if codes := c.Filter(1, 0, "more", "00000"); !bytes.Equal(codes, []byte{test.code, 1}) {
-				t.Errorf("SUBACK %x", codes)
-			}
-			testsupport.ConnectPacket{ID: "q"}.Connect(t, address).Subscribe("more") // each client has its own
-			body := rawmqtt.Body(nil).Uint16(9)
-			if !test.old {
-				body = body.Properties(nil)
-			}
-			c.Write(rawmqtt.Packet(packets.UNSUBSCRIBE, 2, body.Text("00000")))
-			c.Read()
-			c.Subscribe("more")
-		})
-	}
-}
-
-func TestSharedSubscriptionsAreNeitherAnnouncedNorGranted(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	_, connack := testsupport.ConnectPacket{ID: "p"}.TryConnect(t, address)
-	if !bytes.Contains(connack, []byte{packets.PropSharedSubAvailable, 0}) {
-		t.Errorf("CONNACK %x", connack)
-	}
-	for _, old := range []bool{false, true} {
-		c := testsupport.ConnectPacket{ID: "p", Old: old}.Connect(t, address)
-		want := []byte{0x9e, 1}
-		if old {
-			want[0] = 0x80
-		}
-		if codes := c.Filter(1, 0, "$share/g/t", "t"); !bytes.Equal(codes, want) {
-			t.Errorf("MQTT 3.1.1: %v, SUBACK %x, want %x", old, codes, want)
+		c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)
+		c.Write(packet)
+		if code := c.MustBeClosed(); code != want {
+			t.Errorf("DISCONNECT %#x, want %#x", code, want)
 		}
 	}
-}
-
-func TestAServerRetainsNothing(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	_, connack := testsupport.ConnectPacket{ID: "p"}.TryConnect(t, address)
-	if !bytes.Contains(connack, []byte{packets.PropRetainAvailable, 0}) {
-		t.Errorf("CONNACK %x", connack)
-	}
-	for _, old := range []bool{false, true} {
-		for _, qos := range []byte{0, 1} {
-			c := testsupport.ConnectPacket{ID: "p", Old: old}.Connect(t, address)
-			c.Send(rawmqtt.Message{Topic: "t", QoS: qos, Payload: []byte("x"), Retain: true})
-			if code := c.MustBeClosed(); code != 0x9a && !(old && code <= 0) {
-				t.Errorf("MQTT 3.1.1: %v, QoS %d, DISCONNECT %#x", old, qos, code)
-			}
-		}
-		will := testsupport.OrdinaryWill("t", 0)
-		will.Retain = true
-		want := byte(0x9a)
-		if old {
-			want, will.Properties = 5, nil
-		}
-		if _, connack := (testsupport.ConnectPacket{ID: "p", Old: old, Will: will}).TryConnect(t, address); connack == nil || codeOf(connack) != want {
-			t.Errorf("MQTT 3.1.1: %v, CONNACK %x for a retained Will", old, connack)
+	will := testsupport.OrdinaryWill("t", 0)
+	will.Retain = true
+	for want, login := range map[string]testsupport.ConnectPacket{
+		"\x20\x02\x00\x01": {ID: "p", Old: true}, // MQTT 3.1.1
+		"\x20":             {ID: "p", Will: will},
+	} {
+		_, connack := login.TryConnect(t, address)
+		if !strings.HasPrefix(string(connack), want) || !login.Old && connack[3] != 0x9a {
+			t.Errorf("CONNACK %x, want %x", connack, want)
 		}
 	}
-}
-
-// codeOf returns the return code or reason code in a CONNACK.
-func codeOf(connack []byte) byte {
-	_, header, _ := mqtt.Size(connack)
-	return connack[header+1]
 }
 
 // A client that once sent a large message and has been idle since costs no more than others.

@@ -1,163 +1,91 @@
 package server
 
 import (
-	"context"
-	"log/slog"
+	"maps"
 	"net"
-	"sync"
+	"slices"
 
 	"github.com/tenurelock/tenure/internal/descriptors"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
-// listener accepts connections, and starts a goroutine for each.
-type listener struct {
-	server  *Server
-	socket  net.Listener
-	failed  chan error               // why connections are no longer accepted; room for one
-	auth    *unauthenticated.Limiter // bounds those that have not authenticated
-	sockets int                      // how many there may be; 0: no limit
-
-	stopping chan struct{}
-	handlers sync.WaitGroup // one for each connection, and one for accept
-
-	mu          sync.Mutex
-	stopped     bool
-	connections map[*connection]struct{}
-
-	accepted uint64 // connections so far, of the goroutine that accepts them
-}
-
-func newListener(s *Server, socket net.Listener) *listener {
-	sockets := descriptors.MaxSockets()
-	return &listener{
-		server:      s,
-		socket:      socket,
-		auth:        unauthenticated.New(s.options.MaxUnauthenticated, s.options.MaxUnauthenticatedPerAddress, sockets),
-		sockets:     sockets,
-		failed:      make(chan error, 1),
-		stopping:    make(chan struct{}),
-		connections: make(map[*connection]struct{}),
-	}
-}
-
-// start accepts connections until stopAccepting.
-func (l *listener) start() {
-	if l.track(nil) {
-		go l.accept()
-	}
-}
-
-func (l *listener) accept() {
-	defer l.handlers.Done()
-	if err := l.auth.Accept(l.socket, l.stopping, l.server.lines[lineNotAccepted], l.begin); err != nil {
-		l.failed <- err
-	}
+// listen accepts connections until the server stops, and starts a goroutine for each.
+func (s *Server) listen() {
+	s.handlers.Go(func() {
+		if err := s.auth.Accept(s.socket, s.running.Done(), s.lines[lineNotAccepted], s.begin); err != nil {
+			s.failed <- err
+		}
+	})
 }
 
 // begin begins a connection that was accepted.
-func (l *listener) begin(socket net.Conn) {
-	if l.isFull() {
-		closeSocket(socket)
-		l.countClosed(socket, RefusedDescriptors, "limit", l.sockets, "hint", descriptors.Hint)
-		return
-	}
+func (s *Server) begin(socket net.Conn) {
 	boundBuffers(socket)
-	conn := l.server.newConnection(socket)
-	l.accepted++
-	conn.number = l.accepted
-	pending, oldest, err := l.auth.Add(unauthenticated.SourceOf(unauthenticated.RemoteOf(socket)), func() {
-		l.countClosed(socket, RefusedUnauthenticated, "hint", unauthenticated.Hint)
+	conn := s.newConnection(socket)
+	s.accepted++
+	conn.number = s.accepted
+	if !s.track(conn) {
+		closeSocket(socket)
+		return
+	}
+	drop := func() {
+		s.countClosed(conn, RefusedUnauthenticated, "hint", unauthenticated.Hint)
 		conn.end(endLost)
+	}
+	var err error
+	if conn.pendingAuth, err = s.auth.Add(conn.open, socket, drop); err != nil {
+		drop()
+	}
+	_ = conn.socket.SetReadDeadline(conn.pendingAuth.Deadline()) // fails on a closed connection, as the read will
+	s.handlers.Go(func() {
+		defer s.forget(conn) // also if a rule of the program ends the goroutine
+		conn.serve()
 	})
-	if oldest != nil {
-		oldest.Drop()
-	}
-	if err != nil {
-		closeSocket(socket)
-		l.countClosed(socket, RefusedUnauthenticated, "hint", unauthenticated.Hint)
-		return
-	}
-	conn.pendingAuth = pending
-	if !l.track(conn) {
-		pending.Done()
-		closeSocket(socket)
-		return
-	}
-	conn.setReadDeadline(pending.Deadline())
-	go l.serve(conn)
 }
 
-// serve serves a connection until it is over.
-func (l *listener) serve(conn *connection) {
-	defer l.handlers.Done()
-	defer l.finish(conn) // also if a rule of the program ends the goroutine
-	conn.serve()
-}
-
-// finish ends what the server keeps for a connection that is over.
-func (l *listener) finish(conn *connection) {
+// forget ends what the server keeps for a connection that is over.
+func (s *Server) forget(conn *connection) {
 	conn.pendingAuth.Done()
 	conn.finish()
 	why := conn.why.Load()
 	if why.isFault() {
-		l.server.log(lineFault, "client", logs.Name(conn.identity.Client), "remote", conn.remote, "reason", logs.Error(why))
+		s.log(lineFault, "client", logs.Name(conn.identity.Client), "remote", conn.remote, "reason", logs.Error(why))
 	}
-	if logger := l.server.logger; logger.Enabled(context.Background(), slog.LevelDebug) {
-		logger.Debug("connection ended", "remote", conn.remote, "error", logs.Error(why))
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.connections, conn)
-}
-
-// isFull reports whether as many connections are open as descriptors allow.
-func (l *listener) isFull() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.sockets > 0 && len(l.connections) >= l.sockets
+	s.logger.Debug("connection ended", "remote", conn.remote, "error", logs.Error(why))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.connections, conn)
 }
 
 // countClosed counts and logs a connection that is closed before its client has authenticated.
-func (l *listener) countClosed(socket net.Conn, why RefusalReason, attributes ...any) {
-	remote := unauthenticated.RemoteOf(socket).String()
-	l.server.refused(why, lineClosed, append([]any{"reason", string(why), "remote", remote}, attributes...)...)
+func (s *Server) countClosed(conn *connection, why RefusalReason, attributes ...any) {
+	s.refused(why, append([]any{"reason", string(why), "remote", conn.remote}, attributes...)...)
 }
 
-// track registers a goroutine, for a connection or for accept. It reports false if the listener
-// is stopping.
-func (l *listener) track(conn *connection) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stopped {
-		return false
+// track registers a connection. It reports false if the server is stopping, or if as many are open as descriptors
+// allow.
+func (s *Server) track(conn *connection) bool {
+	s.mu.Lock()
+	full := s.sockets > 0 && len(s.connections) >= s.sockets
+	tracked := !full && s.running.Err() == nil
+	if tracked {
+		s.connections[conn] = struct{}{}
 	}
-	if conn != nil {
-		l.connections[conn] = struct{}{}
+	s.mu.Unlock()
+	if full {
+		s.countClosed(conn, RefusedDescriptors, "limit", s.sockets, "hint", descriptors.Hint)
 	}
-	l.handlers.Add(1)
-	return true
+	return tracked
 }
 
-// stopAccepting closes the socket. The connections stay open.
-func (l *listener) stopAccepting() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.stopped {
-		l.stopped = true
-		close(l.stopping)
-		_ = l.socket.Close()
+// closeAll closes all connections of a server that stops, and returns when their goroutines have ended.
+func (s *Server) closeAll() {
+	s.mu.Lock()
+	open := slices.Collect(maps.Keys(s.connections))
+	s.mu.Unlock()
+	for _, conn := range open {
+		conn.abort()
 	}
-}
-
-// stop closes the socket and all connections, and returns when their goroutines have ended.
-func (l *listener) stop() {
-	l.stopAccepting()
-	l.mu.Lock()
-	for conn := range l.connections {
-		conn.close()
-	}
-	l.mu.Unlock()
-	l.handlers.Wait()
+	s.handlers.Wait()
 }

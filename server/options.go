@@ -9,14 +9,11 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"reflect"
-	"runtime"
 
 	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/defaults"
-	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -40,25 +37,21 @@ type Options struct {
 	// 1.2 is limited to suites with ECDHE and AEAD; if CurvePreferences is nil, key exchange to
 	// X25519, with or without ML-KEM, and P-256. A client may show 5 certificates, no two of
 	// authorities of the same name. To bound that, the server verifies certificates itself, and
-	// resumes no session of a client with one: VerifiedChains is set for VerifyPeerCertificate and
-	// VerifyConnection only. With GetConfigForClient package tls verifies, without these bounds; a
-	// configuration that it returns is used as it is. Half of the processors that Go uses
+	// resumes no session of a client with one. With GetConfigForClient, VerifyPeerCertificate or VerifyConnection
+	// package tls verifies, without these bounds; a configuration that the first returns is used as it is. Half of the processors that Go uses
 	// compute handshakes, in fair turns by remote address. The server uses a copy, so changes
 	// after New have no effect.
 	TLS *tls.Config
 
 	// Authenticator decides which clients may connect; nil admits every client that TLS admits.
-	// If it is an access.QuickAuthenticator, the server calls AuthenticateQuickly first. It calls
-	// Authenticate for PasswordChecks clients at a time.
-	Authenticator access.Authenticator
-	// PasswordChecks is how many calls of Authenticate may run at once. Other clients wait, in
+	// If it is an access.QuickAuthenticator, the server calls AuthenticateQuickly first. Half of the processors
+	// that Go uses may call Authenticate at once, and at least one. Other clients wait, in
 	// fair turns by remote address. If too many wait, CONNACK says that the server is busy.
-	// Default half of the processors that Go uses, and at least 1.
-	PasswordChecks int
+	Authenticator access.Authenticator
 	// MaxUnauthenticated bounds how many open connections have not authenticated yet. Each has
 	// 5 s for that, from when it was accepted, including the TLS handshake. If there are more, the
 	// oldest without a CONNECT is closed for the new one. Half as many may wait for
-	// PasswordChecks. Default 256, or less if the process may have few open files.
+	// Authenticate. Default 256, or less if the process may have few open files.
 	MaxUnauthenticated int
 	// MaxUnauthenticatedPerAddress is the same for one remote address: an IPv4 address, or 64
 	// bits of IPv6. Default 64, and MaxUnauthenticated for connections from this machine, where
@@ -93,49 +86,32 @@ type Options struct {
 	// MaxClients bounds how many clients may be connected or have a session that is kept while
 	// they are away. Default 10,000.
 	MaxClients int
-	// Limits bounds what clients can make the server hold.
-	Limits Limits
-	// MaxMemory, in bytes, is how much memory the server should use: limits that are 0 are derived
-	// from it, also the limits in Store, and MaxClients. It is not a guarantee, since Go itself and
-	// bursts of large packets need memory too: see docs/security.md. If it is 0, each limit has
-	// its default, and keys and values have no limit.
+	// MaxMemory, in bytes, is how much memory the server should use. The bounds of docs/security.md are
+	// derived from it, and where they are 0 the limits in Store, and MaxClients. It is not a guarantee, since Go itself
+	// and bursts of large packets need memory too. If it is 0, each bound has its default, and keys and values have
+	// no limit.
 	MaxMemory int64
 	// Logger receives what happens; nil keeps silent.
 	Logger *slog.Logger
+
+	limits limits // derived
 }
 
-// Limits bounds what clients can make a server hold, besides what Options.Store bounds. A field
-// that is 0 has its default, or what Options.MaxMemory allows. Over a limit the server refuses,
-// with the reason code of the standard if there is one; a message that does not fit is dropped,
-// and counted in Stats.DroppedMessages. All sizes are in bytes.
-type Limits struct {
-	// OutgoingBytes bounds the replies and notifications that wait to be written to one connection. A
+// limits bounds in bytes what clients can make a server hold, besides what Options.Store bounds. Of what they
+// share, one may have at most as much as is left for all others, and a small part in any case.
+type limits struct {
+	// Outgoing bounds the replies and notifications that wait to be written to one connection. A
 	// client for which a notification does not fit is disconnected. While half of it is taken, the
-	// server reads nothing more from the client. Default 8 MiB.
-	OutgoingBytes int64
-	// AllOutgoingBytes bounds the same for all connections together. One may have at most
-	// as much as is left for all others, and 8 KiB in any case. Default 256 MiB.
-	AllOutgoingBytes int64
-	// AllArrivingBytes bounds the packets of all connections that have begun to arrive, beyond 20 KiB
-	// that each has in any case. One user may have at most as much as is left for all others; a
-	// client whose packet does not fit is disconnected. Default 256 MiB, and at least four of the
-	// largest packets.
-	AllArrivingBytes int64
-	// SessionBytes and SessionMessages bound the messages that wait for one client: those of QoS 1
-	// until it acknowledges them, also while it is not connected. Default 4 MiB and 10,000.
-	SessionBytes    int64
-	SessionMessages int
-	// AllSessionBytes bounds the same for all clients together. One may have at most as much
-	// as is left for all others, and 16 KiB in any case: so clients with few messages may
-	// pass it by 16 KiB each. Default 256 MiB.
-	AllSessionBytes int64
-	// Subscriptions bounds the subscriptions of one client. Default 1,000.
-	Subscriptions int
-	// AllSubscriptionBytes bounds what the subscriptions of all clients take up. One counts
-	// for twice the length of its filter and 768 bytes, and for 64 KiB more if it is the first with + at
-	// certain levels, two or more. One client may take at most as much as is left for all others, and
-	// 16 KiB in any case, like AllSessionBytes. Default 256 MiB.
-	AllSubscriptionBytes int64
+	// server reads nothing more from the client. AllOutgoing bounds the same for all connections together.
+	Outgoing, AllOutgoing int64
+	// Arriving bounds the packets of all connections that have begun to arrive, beyond 20 KiB
+	// that each has in any case. Users share it; a client whose packet does not fit is disconnected.
+	Arriving int64
+	// Messages bounds those that wait for all clients: a message that does not fit is dropped, and counted in
+	// Stats.DroppedMessages.
+	Messages int64
+	// Subscriptions bounds what the subscriptions of all clients take up.
+	Subscriptions int64
 }
 
 // DefaultAddr is the default of Options.Addr.
@@ -167,8 +143,12 @@ func (o *Options) complete() error {
 		o.Authorizer = access.AllowKeys
 	}
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	if !o.AllowInsecure && !o.isLocal() {
-		return o.mustBeSecure()
+	switch {
+	case o.AllowInsecure || o.isLocal():
+	case o.TLS == nil:
+		return fmt.Errorf("%w: other machines can reach %s and there is no TLS", ErrInsecure, o.Addr)
+	case o.Authenticator == nil && o.TLS.ClientAuth != tls.RequireAndVerifyClientCert:
+		return fmt.Errorf("%w: other machines can reach %s and clients are not authenticated", ErrInsecure, o.Addr)
 	}
 	return nil
 }
@@ -177,37 +157,20 @@ func (o *Options) complete() error {
 // server without TLS or without authentication.
 var ErrInsecure = errors.New("not secure")
 
-func (o *Options) mustBeSecure() error {
-	certified := o.TLS != nil && o.TLS.ClientAuth == tls.RequireAndVerifyClientCert
-	switch {
-	case o.TLS == nil:
-		return fmt.Errorf("%w: other machines can reach %s and there is no TLS", ErrInsecure, o.Addr)
-	case o.Authenticator == nil && !certified:
-		return fmt.Errorf("%w: other machines can reach %s and clients are not authenticated", ErrInsecure, o.Addr)
-	}
-	return nil
-}
-
-// isLocal reports whether only this machine can reach the server. It returns false for a Listener
-// with an address that it cannot parse, which may be the public end of a tunnel.
+// isLocal reports whether only this machine can reach the server. It returns true for an Addr that it cannot
+// parse, which net.Listen will refuse, and false for such an address of a Listener, which may be the public end
+// of a tunnel.
 func (o *Options) isLocal() bool {
-	if o.Listener == nil {
-		return isLoopback(o.Addr)
+	network := "tcp"
+	if o.Listener != nil {
+		network = o.Listener.Addr().Network()
 	}
-	network := o.Listener.Addr().Network()
-	_, _, err := net.SplitHostPort(o.Addr)
-	return network == "unix" || network == "tcp" && err == nil && isLoopback(o.Addr)
-}
-
-// isLoopback reports whether only this machine can reach an address. It returns true for an
-// address that it cannot parse, which net.Listen will refuse.
-func isLoopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil || host == "localhost" {
-		return true
+	host, _, err := net.SplitHostPort(o.Addr)
+	if err != nil || network != "tcp" {
+		return o.Listener == nil || network == "unix"
 	}
 	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
 const (
@@ -241,10 +204,8 @@ func (o *Options) completeLimits() (wrong error) {
 	}
 	check("MaxMemory", o.MaxMemory)
 	check("MaxClients", int64(o.MaxClients))
-	check("PasswordChecks", int64(o.PasswordChecks))
 	check("MaxUnauthenticated", int64(o.MaxUnauthenticated))
 	check("MaxUnauthenticatedPerAddress", int64(o.MaxUnauthenticatedPerAddress))
-	o.Limits.each(func(name string, value int64) { check("Limits."+name, value) })
 	if o.MaxMemory > 0 && o.MaxMemory < leastMemory {
 		refuse("MaxMemory", o.MaxMemory, fmt.Sprintf(
 			"is below %d (%d MiB), the least with which a server can work; 0 means no limit", int64(leastMemory), leastMemory>>20))
@@ -264,44 +225,21 @@ func (o *Options) completeLimits() (wrong error) {
 		}
 		return min(o.MaxMemory/parts, standard)
 	}
-	l, messages, packet := &o.Limits, pubsub.DefaultLimits(), int64(o.MaxPacketSize)
-	window := int64(max(cmp.Or(o.Store.DedupWindow, statestore.DefaultDedupWindow), 0))
-	set(&o.PasswordChecks, max(1, runtime.GOMAXPROCS(0)/2))
 	set(&o.MaxUnauthenticated, unauthenticated.DefaultMax)
-	set(&o.MaxClients, int(max(1, share(8*(clientMemory+window*dedupEntryMemory), defaults.Clients))))
 	set(&o.Store.DedupWindow, statestore.DefaultDedupWindow)
+	window := int64(max(o.Store.DedupWindow, 0))
+	set(&o.MaxClients, int(max(1, share(8*(clientMemory+window*dedupEntryMemory), defaults.Clients))))
 	set(&o.Store.MaxBytes, o.MaxMemory/4)
 	set(&o.Store.MaxKeys, int(min(o.MaxMemory/4/1024, math.MaxInt32))) // a key costs some hundred bytes besides its own
 	defaults.FillWatches(&o.Store, share(8, defaults.AllWatchBytes))
-	set(&l.AllOutgoingBytes, share(8, 256<<20))
-	set(&l.OutgoingBytes, min(8<<20, l.AllOutgoingBytes))
-	set(&l.AllArrivingBytes, max(share(16, 256<<20), 4*packet))
-	set(&l.AllSessionBytes, share(8, messages.TotalBytes))
-	set(&l.SessionBytes, min(messages.SessionBytes, l.AllSessionBytes))
-	set(&l.SessionMessages, messages.SessionMessages)
-	set(&l.Subscriptions, messages.Subscriptions)
-	set(&l.AllSubscriptionBytes, share(16, messages.SubscriptionBytes))
+	l := &o.limits
+	set(&l.AllOutgoing, share(8, 256<<20))
+	set(&l.Outgoing, min(8<<20, l.AllOutgoing))
+	set(&l.Arriving, max(share(16, 256<<20), 4*int64(o.MaxPacketSize)))
+	set(&l.Messages, share(8, 256<<20))
+	set(&l.Subscriptions, share(16, 256<<20))
 	return nil
 }
 
 // set sets an option that is 0.
 func set[T int | int64](option *T, standard T) { *option = cmp.Or(*option, standard) }
-
-// each calls do with each limit.
-func (l *Limits) each(do func(name string, value int64)) {
-	fields := reflect.ValueOf(*l)
-	for i := range fields.NumField() {
-		do(fields.Type().Field(i).Name, fields.Field(i).Int())
-	}
-}
-
-// messageLimits returns the limits for package pubsub.
-func (o *Options) messageLimits() pubsub.Limits {
-	return pubsub.Limits{
-		Subscriptions:     o.Limits.Subscriptions,
-		SubscriptionBytes: o.Limits.AllSubscriptionBytes,
-		SessionMessages:   o.Limits.SessionMessages,
-		SessionBytes:      o.Limits.SessionBytes,
-		TotalBytes:        o.Limits.AllSessionBytes,
-	}
-}

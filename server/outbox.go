@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
-	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -19,7 +18,7 @@ import (
 // session.
 //
 // The goroutine that reads the connection writes what its own requests cause, each before the next.
-// Otherwise a goroutine writes that is started in a turn of Server.writers. So neither a publisher nor a
+// Otherwise a goroutine is started, which writes in a turn of Server.writers. So neither a publisher nor a
 // commit ever waits for a client, and an idle connection has one goroutine.
 //
 // A client that reads too slowly for a notification to fit is disconnected: it connects, watches and
@@ -28,64 +27,50 @@ import (
 type outbox struct {
 	limit int64              // bytes
 	all   *sharedquota.Quota // Server.outgoing
-	task  *fairqueue.Place   // of Server.writers: its turn starts a goroutine
-	turn  *fairqueue.Place   // of Server.processors, for this goroutine
+	write func()             // writes what waits, in a goroutine that is started
 	tasks sync.WaitGroup     // this goroutine, if there is one
-	room  chan struct{}      // has an item after there may be room for a reply again
+	task  *fairqueue.Place   // of Server.writers, for this goroutine
+	turn  *fairqueue.Place   // of Server.processors, for this goroutine
 
 	mu       sync.Mutex
-	write    func() // writes what waits; nil: begin has not been called
-	writer   writer
+	room     sync.Cond // there may be room for a reply again
+	writing  bool      // a goroutine will write what waits
 	queue    []packet
-	spare    []packet // an empty queue to be used again; may be nil
-	messages bool     // the session has messages to write
-	replies  int      // that have room: queued ones, and ones whose requests are being applied or wait for a commit
+	first    int  // in queue; what is before has left
+	messages bool // the session has messages to write
+	replies  int  // that have room: queued ones, and ones whose requests are being applied or wait for a commit
 	used     int64
-	blocked  bool // there was no room for a reply
+	moved    time.Time // when the outbox was last known to be behind and something left
 	closed   bool
-	moved    bool      // something has left since isBehind was called last
-	read     time.Time // when isBehind saw that last
 }
-
-var _ pubsub.Link = (*outbox)(nil)
-
-// writer says which goroutine will write what waits.
-type writer uint8
-
-const (
-	noWriter      writer = iota // one has to be started
-	readerWrites                // the goroutine that reads the connection, before its next request
-	startedWrites               // one that is started in its turn
-)
 
 // assured is how many bytes may wait for a connection whatever waits for others: a few
 // notifications. A client that reads must not be disconnected because others do not.
 const assured = 8 << 10
 
-func newOutbox(limit int64, all *sharedquota.Quota, processors, writers *fairqueue.Scheduler) *outbox {
-	o := &outbox{limit: limit, all: all, turn: processors.NewPlace(), room: make(chan struct{}, 1)}
-	o.task = writers.NewTask(o.start)
+func (s *Server) newOutbox(write func()) *outbox {
+	o := &outbox{limit: s.limits.Outgoing, all: s.outgoing, write: write, task: s.writers.NewPlace(), turn: s.processors.NewPlace()}
+	o.room.L = &o.mu
 	return o
-}
-
-// begin sets the function that writes what waits, which a goroutine calls that is started.
-func (o *outbox) begin(write func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.write = write
 }
 
 // notify queues a notification. It reports whether there was room, and whether the outbox is behind now.
 func (o *outbox) notify(notification packet) (queued, behind bool) {
 	o.mu.Lock()
 	defer o.unlockAndStart()
-	if o.closed {
+	bytes, before := notification.size(), o.behindLocked()
+	switch {
+	case o.closed:
 		return true, false
+	case o.used+bytes > o.limit || !o.all.Take(o.used, bytes, assured):
+		return false, before
 	}
-	if queued = o.reserveLocked(notification.size()); queued {
-		o.queue = append(o.queue, notification)
+	o.used += bytes
+	o.queue = append(o.queue, notification)
+	if behind = o.behindLocked(); behind && !before {
+		o.moved = time.Now()
 	}
-	return queued, o.behindLocked()
+	return true, behind
 }
 
 // answer queues a reply that has room.
@@ -99,77 +84,66 @@ func (o *outbox) answer(reply *pendingReply) {
 	o.queue = append(o.queue, packet{reply: reply})
 }
 
-// Wake makes a goroutine write the messages of the session.
-func (o *outbox) Wake() {
+// overdraw takes room for the value of a reply, whose length only the store could tell, and which perhaps has
+// left. It may exceed the budget: then the next request waits.
+func (o *outbox) overdraw(bytes int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.used += bytes
+	o.all.Add(bytes)
+}
+
+// wake makes a goroutine write the messages of the session.
+func (o *outbox) wake() {
 	o.mu.Lock()
 	defer o.unlockAndStart()
 	o.messages = true
 }
 
-// unlockAndStart releases mu, and has a goroutine started if something waits that none will write.
+// unlockAndStart releases mu, and starts a goroutine if something waits that none will write.
 func (o *outbox) unlockAndStart() {
-	start := !o.closed && o.write != nil && o.writer == noWriter && (o.messages || len(o.queue) > 0)
-	if start {
-		o.writer = startedWrites
-	}
-	o.mu.Unlock()
-	if start {
-		o.task.Start()
-	}
-}
-
-// start starts the goroutine in its turn, unless the outbox is closed.
-func (o *outbox) start() bool {
-	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed {
-		return false
+	if !o.closed && !o.writing && (o.messages || len(o.queue) > 0) {
+		o.writing = true
+		o.tasks.Go(func() {
+			defer o.rest()
+			o.write()
+		})
 	}
-	o.tasks.Add(1) // before close waits, since the outbox is not closed
-	go o.run()
-	return true
-}
-
-func (o *outbox) run() {
-	defer o.tasks.Done()
-	defer o.rest(startedWrites)
-	defer o.task.End()
-	o.write() // constant from begin on
 }
 
 // rest ends the writing of a goroutine. If more waits, another one is started.
-func (o *outbox) rest(by writer) {
+func (o *outbox) rest() {
 	o.mu.Lock()
 	defer o.unlockAndStart()
-	if o.writer == by {
-		o.writer = noWriter
-	}
+	o.writing = false
 }
 
 // maxSpareQueue is the longest queue, in packets, that an outbox keeps for reuse.
 const maxSpareQueue = 64
 
-// take returns the packets that wait, for their writer; none if another goroutine writes. The caller releases
-// each, and calls reuse and rest in the end.
-func (o *outbox) take(by writer) []packet {
+// next takes a packet, if there is one, for the goroutine that writes, and gives back its room. more says that
+// another one follows.
+func (o *outbox) next() (p packet, ok, more bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.writer != by || len(o.queue) == 0 {
-		return nil
+	if len(o.queue) == 0 {
+		return packet{}, false, false
 	}
-	taken := o.queue
-	o.queue, o.spare = o.spare, nil
-	return taken
-}
-
-// reuse keeps the memory of packets that take has returned.
-func (o *outbox) reuse(taken []packet) {
-	clear(taken) // an idle client must not keep their values
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if cap(taken) <= maxSpareQueue {
-		o.spare = taken[:0]
+	if o.behindLocked() {
+		o.moved = time.Now()
 	}
+	p = o.queue[o.first]
+	o.releaseLocked(p)
+	if o.first++; 2*o.first > len(o.queue) {
+		kept := copy(o.queue, o.queue[o.first:])
+		clear(o.queue[kept:]) // an idle client must not keep their values
+		o.queue, o.first = o.queue[:kept], 0
+	}
+	if more = len(o.queue) > 0; !more && cap(o.queue) > maxSpareQueue {
+		o.queue = nil
+	}
+	return p, true, more
 }
 
 // takeMessages reports whether the session has messages to write, which the caller will.
@@ -180,95 +154,49 @@ func (o *outbox) takeMessages() (any bool) {
 	return any
 }
 
-func (o *outbox) reserveLocked(bytes int64) bool {
-	if o.used+bytes > o.limit || !o.all.Take(o.used, bytes, assured) {
-		return false
-	}
-	o.used += bytes
-	return true
-}
-
-// reserveReply takes room for the reply to a request of the connection, before the store gets it. It reports
-// false if there is not enough, or if most replies have room already. One reply has room in any case, unless
-// other packets wait. Then the goroutine that reads writes what waits, unless another one does already.
-func (o *outbox) reserveReply(bytes int64, most int) bool {
+// reserveReply takes room for the reply to a request of the connection, before the store gets it, and returns how many
+// replies have room now. One has room in any case, unless other packets wait. If there is none, reserveReply waits for
+// it, or reports false. writes is true if the caller is to write what waits, and to call rest then.
+func (o *outbox) reserveReply(bytes int64, most int, wait bool) (waits int, writes, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	for ; !o.takeReplyLocked(bytes, most); o.room.Wait() {
+		if !wait || o.closed {
+			return 0, false, false
+		}
+	}
+	writes = !o.writing
+	o.writing = true
+	return o.replies, writes, true
+}
+
+func (o *outbox) takeReplyLocked(bytes int64, most int) bool {
 	own := int64(assured)
 	if o.used == 0 {
 		own = max(own, bytes)
 	}
 	if o.closed || o.replies >= most || o.used > 0 && o.used+bytes > o.limit/2 || !o.all.Take(o.used, bytes, own) {
-		o.blocked = true
 		return false
 	}
 	o.used += bytes
 	o.replies++
-	if o.writer == noWriter {
-		o.writer = readerWrites
-	}
 	return true
 }
 
-// overdraw takes room for the value of a reply, whose length only the store could tell, and which perhaps has
-// left. It may exceed the budget: then the next request waits.
-func (o *outbox) overdraw(bytes int64) {
+// release gives back the room of a reply that is not queued.
+func (o *outbox) release(reply *pendingReply) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.used += bytes
-	o.all.Add(bytes)
-}
-
-// awaitReply is reserveReply, but waits for room. It reports false if the connection ends before.
-func (o *outbox) awaitReply(bytes int64, most int) bool {
-	for !o.reserveReply(bytes, most) {
-		if o.isClosed() {
-			return false
-		}
-		<-o.room
-	}
-	return true
-}
-
-func (o *outbox) isClosed() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.closed
-}
-
-// awaitedReplies returns how many replies have room.
-func (o *outbox) awaitedReplies() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.replies
-}
-
-// release gives back the room of a packet that is not used any more.
-func (o *outbox) release(p packet) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.releaseLocked(p)
+	o.releaseLocked(packet{reply: reply})
 }
 
 func (o *outbox) releaseLocked(p packet) {
-	o.moved = true
 	o.used -= p.size()
 	o.all.Release(p.size())
-	if o.blocked {
-		o.signalLocked()
-	}
 	if p.reply != nil {
 		o.replies--
-		p.reply.free()
 	}
-}
-
-func (o *outbox) signalLocked() {
-	o.blocked = false
-	select {
-	case o.room <- struct{}{}:
-	default:
-	}
+	o.room.Signal()
 }
 
 // end makes the outbox take nothing more. It does not wait.
@@ -276,7 +204,7 @@ func (o *outbox) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed = true
-	o.signalLocked()
+	o.room.Signal()
 }
 
 // close ends the outbox, and returns when no goroutine writes any more. The socket must have been closed, so
@@ -285,12 +213,9 @@ func (o *outbox) end() {
 func (o *outbox) close() {
 	o.end()
 	o.tasks.Wait()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, p := range o.queue {
-		o.releaseLocked(p)
+	for ok := true; ok; {
+		_, ok, _ = o.next()
 	}
-	o.queue = nil
 }
 
 // What follows brings notifications, and writes what waits.
@@ -337,95 +262,78 @@ func (s *Server) letRead() {
 func (o *outbox) isBehind() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.moved || o.read.IsZero() {
-		o.moved, o.read = false, time.Now()
-	}
-	return o.behindLocked() && time.Since(o.read) < unreadAfter
+	return o.behindLocked() && time.Since(o.moved) < unreadAfter
 }
 
-// writesAtOnce is how many writes of messages a connection may make before others may write.
-const writesAtOnce = 8
-
-// writeWaiting writes what waits for a client, as much as possible in one write: replies and notifications, and
-// then the messages of its session. It is called in a turn of Server.writers: notifying a thousand clients of one
+// writeWaiting writes what waits for the client, as much as possible in one write: replies and notifications, and
+// then the messages of its session. It does so in a turn of Server.writers: notifying a thousand clients of one
 // change must not delay the requests of others.
-func (s *Server) writeWaiting(conn *connection) {
-	o := conn.outbox
+func (c *connection) writeWaiting() {
+	task, turn := c.outbox.task, c.outbox.turn
+	task.Begin()
+	defer task.End()
 	write := func() {
-		o.turn.End()
-		_ = conn.flush()
-		o.task.Yield()
+		turn.End()
+		_ = c.flush()
+		task.Yield()
 	}
-	conn.guard(o.turn, func() error {
-		conn.writePackets(startedWrites, o.turn, write)
-		s.writeMessages(conn, write)
+	c.guard(turn, func() error {
+		c.writePackets(turn, write)
+		c.writeMessages(turn, write)
 		write()
 		return nil
 	})
 }
 
-// writeOwn adds what a request has caused to the packets that are held back, unless another goroutine writes.
-// From now on another one may: a rule of the program may keep the next request for long.
+// writeOwn adds what a request has caused to the packets that are held back, if the goroutine that reads is to write
+// it. From now on another one may: a rule of the program may keep the next request for long.
 func (c *connection) writeOwn() {
-	c.answers += c.writePackets(readerWrites, c.readTurn, func() {
+	if !c.writesOwn {
+		return
+	}
+	c.writesOwn = false
+	defer c.outbox.rest()
+	c.writePackets(c.readTurn, func() {
 		c.readTurn.End()
 		_ = c.flush()
 	})
-	c.outbox.rest(readerWrites)
 }
 
 // packetsAtOnce is how many packets are encoded before a turn may end: those that one request causes leave together.
 const packetsAtOnce = 8
 
 // writePackets adds the packets that wait to those that are held back, in turns, and calls write when these are
-// enough and more follow. It returns how many bytes of them are still held back. If another goroutine writes, it
-// does nothing.
-func (c *connection) writePackets(by writer, turn *fairqueue.Place, write func()) (held int) {
-	taken := c.outbox.take(by)
-	if len(taken) == 0 {
-		return 0
-	}
-	n := 0
-	defer func() { // also if the connection ends, perhaps in a panic
-		for _, p := range taken[n:] {
-			c.outbox.release(p)
+// enough and more follow.
+func (c *connection) writePackets(turn *fairqueue.Place, write func()) {
+	for n := 1; !c.isClosed(); n++ {
+		p, ok, more := c.outbox.next()
+		if !ok {
+			return
 		}
-		c.outbox.reuse(taken)
-	}()
-	for n < len(taken) && !c.isClosed() {
 		turn.Begin()
-		held += taken[n].write(c, turn)
-		c.outbox.release(taken[n])
-		n++
-		if n < len(taken) && (held >= heldEnough || n%packetsAtOnce == 0 && turn.Spent()) {
+		p.write(c, turn)
+		if more && (c.holdsEnough() || n%packetsAtOnce == 0 && turn.Spent()) {
 			write()
-			held = 0
 		}
 	}
-	return held
 }
 
-// writeMessages writes the messages that wait in the session of a client. It gathers the packets
+// writeMessages writes the messages that wait in the session of the client. It gathers the packets
 // without a lock of the connection, because the session may call an Authorizer.
-func (s *Server) writeMessages(conn *connection, write func()) {
-	if !conn.outbox.takeMessages() {
+func (c *connection) writeMessages(turn *fairqueue.Place, write func()) {
+	if !c.outbox.takeMessages() {
 		return
 	}
 	room := heldRooms.Get().(*[heldRoom]byte)
 	defer heldRooms.Put(room)
-	more := true
-	for n := 0; more && !conn.isClosed(); n++ {
-		if n == writesAtOnce {
-			conn.outbox.Wake() // goes on when the others have written
-			return
-		}
-		conn.outbox.turn.Begin()
+	for more := true; more && !c.isClosed(); {
+		turn.Begin()
 		var gathered []byte
-		gathered, more = conn.session.Append(conn.outbox, room[:0], heldEnough)
+		gathered, more = c.client.session.Append(room[:0], heldEnough)
 		if len(gathered) == 0 {
 			return
 		}
-		conn.holdBack(func(held []byte) []byte { return append(held, gathered...) })
+		c.holdBack(func(held []byte) []byte { return append(held, gathered...) })
 		write()
 	}
 }
@@ -473,20 +381,26 @@ const (
 // heldRooms has arrays for connections that hold packets back. Idle ones need none.
 var heldRooms = sync.Pool{New: func() any { return new([heldRoom]byte) }}
 
-// holdBack lets encode append whole packets to those that will be written next, and returns how
-// many bytes it added. It does not write, and does not wait for a write: see flush.
-func (c *connection) holdBack(encode func(held []byte) []byte) (added int) {
+// holdBack lets encode append whole packets to those that will be written next. It does not write, and does not wait
+// for a write: see flush.
+func (c *connection) holdBack(encode func(held []byte) []byte) {
 	c.holding.Lock()
 	defer c.holding.Unlock()
 	if c.held == nil {
 		c.held = heldRooms.Get().(*[heldRoom]byte)[:0]
 	}
-	before := len(c.held)
 	c.held = encode(c.held)
-	return len(c.held) - before
 }
 
-// flush writes the packets that are held back. If it fails, it closes the connection.
+// holdsEnough reports whether what is held back is to be written without waiting for more.
+func (c *connection) holdsEnough() bool {
+	c.holding.Lock()
+	defer c.holding.Unlock()
+	return len(c.held) >= heldEnough
+}
+
+// flush writes the packets that are held back. If that fails, or takes longer than writeTimeout, it closes the
+// connection.
 func (c *connection) flush() error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -497,27 +411,20 @@ func (c *connection) flush() error {
 	if held == nil {
 		return nil
 	}
-	err := c.write(held)
-	if cap(held) == heldRoom {
-		heldRooms.Put((*[heldRoom]byte)(held[:heldRoom]))
-	}
-	return err
-}
-
-// write writes, and closes the connection if that takes longer than writeTimeout. It is called
-// with writing locked.
-func (c *connection) write(p []byte) error {
 	deadline := time.Now().Add(writeTimeout)
 	if last := c.lastWriteBy.Load(); last != nil && last.Before(deadline) {
 		deadline = *last
 	}
 	_ = c.socket.SetWriteDeadline(deadline) // fails on a closed connection, as the write will
-	_, err := c.socket.Write(p)
+	_, err := c.socket.Write(held)
 	if err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) && c.lastWriteBy.Load() == nil {
 			c.why.CompareAndSwap(nil, endSlow)
 		}
 		c.close()
+	}
+	if cap(held) == heldRoom {
+		heldRooms.Put((*[heldRoom]byte)(held[:heldRoom]))
 	}
 	return err
 }

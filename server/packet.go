@@ -5,6 +5,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
@@ -30,32 +31,28 @@ func (p packet) size() int64 {
 	return envelope.NotificationCost(p.change)
 }
 
-// write adds the packet to those that a connection holds back, or publishes it, in a turn of a place. It
-// returns how many bytes it has added.
-func (p packet) write(conn *connection, turn *fairqueue.Place) (added int) {
+// write adds the packet to those that a connection holds back, or publishes it, in a turn of a place.
+func (p packet) write(conn *connection, turn *fairqueue.Place) {
 	s := conn.server
 	if p.reply == nil {
-		return conn.hold(s.encodeNotification(conn.identity.Client, p.change, p.dialect))
+		conn.hold(s.encodeNotification(conn.identity.Client, p.change, p.dialect))
+		return
 	}
-	reply := s.encodeReply(p.reply.topic, p.reply.correlation, p.reply.reply)
+	defer p.reply.free()
+	topic := p.reply.topic
+	reply := s.encodeReply(topic, p.reply.correlation, p.reply.reply)
 	if p.reply.reply.Outcome == statestore.Found && conn.gate.TooLarge(reply.Size()) {
-		reply.free()
+		free(reply)
 		refused := statestore.Reply{Verb: p.reply.reply.Verb, Err: tooLargeForClient}
-		reply = s.encodeReply(p.reply.topic, p.reply.correlation, refused) // so that the client need not wait for nothing
+		reply = s.encodeReply(topic, p.reply.correlation, refused) // so that the client need not wait for nothing
 	}
-	if !envelope.IsClientTopic(reply.Topic) {
-		defer reply.free()
-		s.publishReply(reply, turn)
-		return 0
+	if envelope.IsClientTopic(topic) {
+		// Only the client itself can read the topic, so the reply is written directly, and nothing that other clients do
+		// can delay it.
+		conn.hold(reply)
+	} else {
+		s.publishReply(topic, reply, turn)
 	}
-	// Only the client itself can read the topic, so the reply is written directly, and nothing that other clients do
-	// can delay it.
-	subscribed := false
-	if reply.Identifiers, subscribed = conn.session.Matches(reply.Topic); !subscribed { // [MQTT-3.3.4-3]
-		reply.free()
-		return 0
-	}
-	return conn.hold(reply)
 }
 
 // tooLargeForClient replaces a reply that is larger than its client takes. It is not one of the
@@ -94,7 +91,7 @@ func (c *connection) newReply(r *request, key string) *pendingReply {
 
 // free lets another reply use the memory.
 func (p *pendingReply) free() {
-	if cap(p.correlation) <= maxEncodedPublish {
+	if cap(p.correlation) <= maxForward {
 		*p = pendingReply{correlation: p.correlation, arrive: p.arrive}
 		pendingReplies.Put(p)
 	}
@@ -104,7 +101,7 @@ func (p *pendingReply) free() {
 func (p *pendingReply) arrived(reply statestore.Reply) {
 	p.conn.server.answered(reply)
 	if reply.Outcome == statestore.Expired {
-		p.conn.outbox.release(packet{reply: p})
+		p.conn.outbox.release(p)
 		return
 	}
 	p.reply = reply
@@ -112,54 +109,45 @@ func (p *pendingReply) arrived(reply statestore.Reply) {
 	p.conn.outbox.answer(p)
 }
 
-// encodedPublish is a reply or a notification as it leaves, with QoS 0: a client that misses it repeats
-// its request, or asks. Its memory comes from encodedPublishes, so that it allocates nothing and an
-// idle connection has none.
-type encodedPublish struct {
-	wire.Forward // its TopicBytes, Properties and Payload may be the fields below
-	topic        []byte
-	properties   []byte
-	payload      []byte
-}
+// forwards has the memory of replies and notifications, which leave with QoS 0: a client that misses one repeats
+// its request, or asks. So they allocate nothing, and an idle connection has none. It has no large values.
+var forwards = sync.Pool{New: func() any { return new(wire.Forward) }}
 
-var encodedPublishes = sync.Pool{New: func() any { return new(encodedPublish) }}
+// maxForward is how many bytes the memory of a packet may have to be used again.
+const maxForward = 4096
 
-// maxEncodedPublish is how many bytes the memory of a packet may have to be used again.
-const maxEncodedPublish = 4096
-
-// free lets another reply or notification use the memory. It keeps no large value.
-func (e *encodedPublish) free() {
-	e.Forward = wire.Forward{}
-	if cap(e.topic)+cap(e.properties)+cap(e.payload) <= maxEncodedPublish {
-		encodedPublishes.Put(e)
+// free lets another reply or notification use the memory.
+func free(f *wire.Forward) {
+	if cap(f.TopicBytes)+cap(f.Properties)+cap(f.Payload) <= maxForward {
+		forwards.Put(f)
 	}
 }
 
 // encodeReply returns a reply, to be freed after use.
-func (s *Server) encodeReply(topic string, correlation []byte, reply statestore.Reply) *encodedPublish {
-	e := encodedPublishes.Get().(*encodedPublish)
-	e.properties = append(e.properties[:0], s.replyProperties...)
-	e.properties = mqtt.AppendProperty(e.properties, packets.PropCorrelationData, correlation)
+func (s *Server) encodeReply(topic string, correlation []byte, reply statestore.Reply) *wire.Forward {
+	f := forwards.Get().(*wire.Forward)
+	f.TopicBytes = append(f.TopicBytes[:0], topic...)
+	f.Properties = mqtt.AppendProperty(append(f.Properties[:0], s.replyProperties...), packets.PropCorrelationData, correlation)
 	if !reply.Version.IsZero() {
-		var room [64]byte // for the usual node ids
-		e.properties = mqtt.AppendUserProperty(e.properties, protocol.PropertyTimestamp, reply.Version.Append(room[:0]))
+		f.Properties = appendVersion(f.Properties, reply.Version)
 	}
-	e.payload = reply.Append(e.payload[:0])
-	e.Forward = wire.Forward{MQTT5: true, Topic: topic, Properties: e.properties, Payload: e.payload}
-	return e
+	f.Payload = reply.Append(f.Payload[:0])
+	return f
 }
 
 // encodeNotification returns a notification to a client, to be freed after use. Each renewal of a
-// watched key causes one, mostly to the holder alone: that allocates nothing.
-func (s *Server) encodeNotification(id string, change *statestore.Change, dialect statestore.Dialect) *encodedPublish {
-	e := encodedPublishes.Get().(*encodedPublish)
+// watched key causes one, mostly to the holder alone.
+func (s *Server) encodeNotification(id string, change *statestore.Change, dialect statestore.Dialect) *wire.Forward {
+	f := forwards.Get().(*wire.Forward)
+	f.TopicBytes = protocol.AppendNotifyTopic(f.TopicBytes[:0], id, change.Key)
+	f.Properties = appendVersion(append(f.Properties[:0], s.notificationProperties...), change.Version)
+	f.Payload = change.Append(f.Payload[:0], dialect)
+	return f
+}
+
+func appendVersion(properties []byte, version hlc.Timestamp) []byte {
 	var room [64]byte // for the usual node ids
-	e.topic = protocol.AppendNotifyTopic(e.topic[:0], id, change.Key)
-	e.properties = append(e.properties[:0], s.notificationProperties...)
-	e.properties = mqtt.AppendUserProperty(e.properties, protocol.PropertyTimestamp, change.Version.Append(room[:0]))
-	e.payload = change.Append(e.payload[:0], dialect)
-	e.Forward = wire.Forward{MQTT5: true, TopicBytes: e.topic, Properties: e.properties, Payload: e.payload}
-	return e
+	return mqtt.AppendUserProperty(properties, protocol.PropertyTimestamp, version.Append(room[:0]))
 }
 
 // encodeProperties sets the encoded properties that all notifications, and all replies, of the store have.
@@ -170,29 +158,19 @@ func (s *Server) encodeProperties(identity string) {
 	s.replyProperties = mqtt.AppendUserProperty(s.notificationProperties, protocol.PropertyStatus, protocol.StatusOK)
 }
 
-// hold adds a packet to those that are held back, and frees it. It returns how many bytes it added.
-func (c *connection) hold(message *encodedPublish) (added int) {
-	defer message.free()
-	if c.gate.TooLarge(message.Size()) { // [MQTT-3.1.2-24]
+// hold adds a packet to those that are held back, and frees it.
+func (c *connection) hold(packet *wire.Forward) {
+	defer free(packet)
+	if c.gate.TooLarge(packet.Size()) { // [MQTT-3.1.2-24]
 		c.server.logger.Debug("a packet is larger than its client takes", "client", logs.Name(c.identity.Client))
-		return 0
+		return
 	}
-	return c.holdBack(func(held []byte) []byte {
-		held, err := message.Append(held)
-		if err != nil {
-			c.server.logger.Debug("a packet was not written", "client", logs.Name(c.identity.Client), "error", logs.Error(err))
-		}
-		return held
-	})
+	c.holdBack(packet.Append)
 }
 
-// publishReply publishes a reply on a topic that other clients may read, in turns.
-func (s *Server) publishReply(reply *encodedPublish, turn *fairqueue.Place) {
+// publishReply publishes a reply on a topic that other clients may read, in turns, and frees it.
+func (s *Server) publishReply(topic string, reply *wire.Forward, turn *fairqueue.Place) {
+	defer free(reply)
 	turn.Begin()
-	s.messages.Publish(&pubsub.Message{
-		Topic:      reply.Topic,
-		Properties: reply.Properties,
-		Payload:    reply.Payload,
-		Borrowed:   true,
-	}, func() bool { return s.yield(turn) })
+	s.publish(&pubsub.Message{Topic: topic, Properties: reply.Properties, Payload: reply.Payload}, turn)
 }

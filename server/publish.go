@@ -29,7 +29,7 @@ func (c *connection) dispatch(packet []byte) (goOn bool) {
 	case packets.PUBLISH:
 		c.handlePublish()
 	case packets.PUBACK:
-		c.session.Acknowledge(c.gate.Puback().PacketID)
+		c.client.session.Acknowledge(c.gate.Puback().PacketID)
 	case packets.SUBSCRIBE:
 		c.handleSubscribe(c.gate.Subscribe)
 		c.gate.Subscribe = nil
@@ -37,21 +37,17 @@ func (c *connection) dispatch(packet []byte) (goOn bool) {
 		c.handleUnsubscribe(c.gate.Subscribe)
 		c.gate.Subscribe = nil
 	case packets.PINGREQ: // costs as much as a request, so it waits for a turn too
-		c.answer(func(held []byte) []byte { return append(held, packets.PINGRESP<<4, 0) })
+		c.holdBack(func(held []byte) []byte { return append(held, packets.PINGRESP<<4, 0) })
 	case packets.PUBREC, packets.PUBREL, packets.PUBCOMP: // of a message that there cannot be
 		c.refusePacket(refusal(mqtt.ProtocolError, noQoS2))
 	}
-	if c.answers >= heldEnough || c.readTurn.Spent() {
+	if c.holdsEnough() || c.readTurn.Spent() {
 		c.pause()
 	}
 	return !c.why.Load().isFault()
 }
 
-// answer lets encode append to the packets that are held back.
-func (c *connection) answer(encode func(held []byte) []byte) { c.answers += c.holdBack(encode) }
-
-// handlePublish applies a request, or passes a message on. A fault is told in the acknowledgement. Before MQTT 5
-// these have no reasons, so that it ends the connection.
+// handlePublish applies a request, or passes a message on. A fault is told in the acknowledgement.
 func (c *connection) handlePublish() {
 	p, s := c.gate.Publish(), c.server
 	isRequest := string(p.Topic) == protocol.InvokeTopic // which allocates nothing
@@ -74,14 +70,13 @@ func (c *connection) handlePublish() {
 		return
 	case !s.mayPublish(c.identity, string(p.Topic)):
 		answer = refusal(mqtt.NotAuthorized, "this client may not publish to this topic")
-	case !s.passOn(c, p):
-		answer = unmatched
+	default:
+		message := c.message(string(p.Topic), p)
+		if !s.publish(&message, c.readTurn) {
+			answer = unmatched
+		}
 	}
-	switch {
-	case p.QoS == 0 && !isRequest:
-	case c.gate.Version < mqtt.Version5 && answer.Code >= mqtt.Failure:
-		c.refusePacket(answer)
-	case p.QoS > 0:
+	if p.QoS > 0 {
 		c.acknowledge(answer)
 	}
 }
@@ -89,20 +84,20 @@ func (c *connection) handlePublish() {
 // The reason codes of acknowledgements that report no fault.
 var accepted, unmatched = new(mqtt.Refusal), &mqtt.Refusal{Code: mqtt.NoMatchingSubscribers}
 
-// passOn publishes an ordinary message, and reports whether a subscription matches it.
-func (s *Server) passOn(c *connection, p *mqtt.Publish) (matched bool) {
-	message := c.message(string(p.Topic), p)
-	message.Borrowed = true
-	if p.MessageExpiry > 0 {
-		message.Expires = time.Now().Add(time.Duration(p.MessageExpiry) * time.Second)
+// expiryOf returns when a message with a Message Expiry Interval expires; 0: never.
+func expiryOf(seconds uint32) time.Time {
+	if seconds == 0 {
+		return time.Time{}
 	}
-	return s.messages.Publish(&message, func() bool { return s.yield(c.readTurn) && !c.isClosed() })
+	return time.Now().Add(time.Duration(seconds) * time.Second)
 }
 
-// yield lets others have their turns during a long task, and reports whether the server goes on.
-func (s *Server) yield(turn *fairqueue.Place) (goOn bool) {
-	turn.Yield()
-	return !s.stopping.Load()
+// publish publishes a message in turns, so that others have theirs, until the server stops.
+func (s *Server) publish(message *pubsub.Message, turn *fairqueue.Place) (matched bool) {
+	return s.messages.Publish(message, func() (goOn bool) {
+		turn.Yield()
+		return s.running.Err() == nil
+	})
 }
 
 // message returns what is passed on of a PUBLISH or a Will, whose payload it shares.
@@ -113,18 +108,19 @@ func (c *connection) message(topic string, p *mqtt.Publish) pubsub.Message {
 		Properties: wire.AppendForwarded(nil, p),
 		Payload:    p.Payload,
 		Publisher:  c.identity.Client,
+		Expires:    expiryOf(p.MessageExpiry),
 	}
 }
 
 // acknowledge adds a PUBACK to the packets that are held back.
 func (c *connection) acknowledge(code *mqtt.Refusal) {
 	id := c.gate.Publish().PacketID
-	c.answer(func(held []byte) []byte {
-		if code.Code == mqtt.Success || c.gate.Version < mqtt.Version5 {
+	c.holdBack(func(held []byte) []byte {
+		if code.Code == mqtt.Success {
 			return mqtt.AppendPuback(held, id)
 		}
 		full := wire.AppendPubackReason(held, id, code.Code, code.Reason)
-		if code.Reason != "" && c.gate.TooLarge(len(full)-len(held)) {
+		if c.gate.TooLarge(len(full) - len(held)) {
 			return wire.AppendPubackReason(held, id, code.Code, "") // [MQTT-3.4.2-2]
 		}
 		return full
@@ -134,61 +130,35 @@ func (c *connection) acknowledge(code *mqtt.Refusal) {
 func (c *connection) handleSubscribe(asked *wire.Subscribe) {
 	codes := make([]byte, len(asked.Filters))
 	for i, filter := range asked.Filters {
-		codes[i] = c.subscribe(filter, asked.Identifier)
-		if codes[i] < mqtt.Failure {
-			continue
-		}
-		c.server.log(lineSubscription, "client", logs.Name(c.identity.Client), "remote", c.remote,
-			"filter", logs.Name(filter.Topic), "reason", whyNotSubscribed(codes[i]))
-		if c.gate.Version < mqtt.Version5 {
-			codes[i] = mqtt.Failure // the only one that they have
+		why := ""
+		if codes[i], why = c.subscribe(filter); why != "" {
+			c.server.log(lineSubscription, "client", logs.Name(c.identity.Client), "remote", c.remote,
+				"filter", logs.Name(filter.Topic), "reason", why)
 		}
 	}
-	c.answer(func(held []byte) []byte {
-		return wire.AppendGranted(held, packets.SUBACK, c.gate.Version, asked.PacketID, codes)
-	})
+	c.holdBack(func(held []byte) []byte { return wire.AppendGranted(held, packets.SUBACK, asked.PacketID, codes) })
 }
 
-// subscribe adds a subscription, and returns the reason code for SUBACK.
-func (c *connection) subscribe(asked wire.Subscription, identifier int) (code byte) {
-	switch {
-	case strings.HasPrefix(asked.Topic, "$share/"):
-		return mqtt.SharedNotSupported // as CONNACK has announced
-	case !c.server.maySubscribe(c.identity, asked.Topic):
-		return mqtt.NotAuthorized
-	}
+// subscribe adds a subscription, and returns the reason code for SUBACK, and why there is none.
+func (c *connection) subscribe(asked wire.Subscription) (code byte, why string) {
 	qos := min(asked.QoS, 1)
-	switch c.session.Subscribe(pubsub.Subscription{Filter: asked.Topic, QoS: qos, NoLocal: asked.NoLocal, Identifier: identifier}) {
-	case nil:
-		return qos
-	case pubsub.ErrTooManySubscriptions:
-		return mqtt.QuotaExceeded
+	switch {
+	case strings.HasPrefix(asked.Topic, "$share/"): // as CONNACK has announced
+		return mqtt.SharedNotSupported, "this server has no shared subscriptions"
+	case !c.server.maySubscribe(c.identity, asked.Topic):
+		return mqtt.NotAuthorized, "the client may not read these topics; none has messages that begins with $"
+	case !c.client.session.Subscribe(asked.Topic, pubsub.Subscription{QoS: qos, NoLocal: asked.NoLocal}):
+		return mqtt.QuotaExceeded, "the client, or all together, have as many subscriptions as they may"
 	}
-	return mqtt.Failure
-}
-
-// whyNotSubscribed returns the reason for a code of SUBACK, for the log.
-func whyNotSubscribed(code byte) string {
-	switch code {
-	case mqtt.QuotaExceeded:
-		return "the client, or all together, have as many subscriptions as they may: " +
-			"Options.Limits.Subscriptions, --max-subscriptions, Options.Limits.AllSubscriptionBytes"
-	case mqtt.SharedNotSupported:
-		return "this server has no shared subscriptions"
-	case mqtt.NotAuthorized:
-		return "the client may not read these topics; none has messages that begins with $"
-	}
-	return "the session is over"
+	return qos, ""
 }
 
 func (c *connection) handleUnsubscribe(asked *wire.Subscribe) {
 	codes := make([]byte, len(asked.Filters))
 	for i, filter := range asked.Filters {
-		if !c.session.Unsubscribe(filter.Topic) {
+		if !c.client.session.Unsubscribe(filter.Topic) {
 			codes[i] = mqtt.NoSubscription
 		}
 	}
-	c.answer(func(held []byte) []byte {
-		return wire.AppendGranted(held, packets.UNSUBACK, c.gate.Version, asked.PacketID, codes)
-	})
+	c.holdBack(func(held []byte) []byte { return wire.AppendGranted(held, packets.UNSUBACK, asked.PacketID, codes) })
 }

@@ -61,8 +61,8 @@ func copyProperty(where *string, p *mqtt.Publish, name string) *string {
 // request returns what to say in the acknowledgement.
 func (s *Server) request(conn *connection, r request) *mqtt.Refusal {
 	dropped := s.checkRequest(conn, r)
-	if dropped == "" {
-		dropped = s.reserve(conn, r.responseTopic)
+	if dropped == "" && !s.reserveTopic(conn, r.responseTopic) {
+		dropped = DroppedTooManyTopics
 	}
 	if dropped != "" {
 		conn.readTurn.End() // drop may disconnect the client, and wait for that
@@ -71,19 +71,17 @@ func (s *Server) request(conn *connection, r request) *mqtt.Refusal {
 	command := s.command(conn, &r)
 	command.Willed = s.endsWith(conn, &command)
 	answer := conn.newReply(&r, command.Key)
-	if fault := conn.admitRequest(&r, answer); fault != nil {
-		return fault
+	endTurn, ok := conn.admitRequest(&r, answer)
+	if !ok {
+		return refusal(mqtt.ImplementationError, "the connection or the store has ended before the store could take the request")
 	}
 	reply, fault := s.submit(conn, command, answer.arrive)
-	if conn.journalTurn != nil {
-		conn.journalTurn()
-		conn.journalTurn = nil
-	}
+	endTurn()
 	if value := envelope.ValueCost(command.Key, &reply); value > 0 {
 		conn.outbox.overdraw(value)
 	}
 	if s.behind.Load() != nil {
-		conn.waitOutsideTurn(func() bool { s.letRead(); return true })
+		conn.waitOutsideTurn(s.letRead)
 	}
 	return fault
 }
@@ -134,44 +132,46 @@ const (
 	assuredReplies = 3
 )
 
-const (
-	connectionEnded = "the connection ended before the store could take the request"
-	storeStopped    = "the store has stopped; it did not take the request"
-)
-
 // admitRequest takes room for a request and its reply, and waits if too much waits: for the connection, or for
-// a commit. It returns a fault if the connection or the store ends before.
-func (c *connection) admitRequest(r *request, answer *pendingReply) *mqtt.Refusal {
-	s, o := c.server, c.outbox
-	if !o.reserveReply(answer.bytes, s.options.Store.DedupWindow) && !c.waitOutsideTurn(func() bool {
-		return o.awaitReply(answer.bytes, s.options.Store.DedupWindow)
-	}) {
-		return refusal(mqtt.ImplementationError, connectionEnded)
+// a commit. endTurn is to be called when the store has the request. admitRequest reports false if the connection or
+// the store ends before.
+func (c *connection) admitRequest(r *request, answer *pendingReply) (endTurn func(), ok bool) {
+	s, o, most := c.server, c.outbox, c.server.options.Store.DedupWindow
+	replies, writes, ok := o.reserveReply(answer.bytes, most, false)
+	if !ok {
+		c.waitOutsideTurn(func() { replies, writes, ok = o.reserveReply(answer.bytes, most, true) })
 	}
-	assured := len(r.Payload) <= assuredRequest && o.awaitedReplies() <= assuredReplies
-	if s.engine.HasRoom() && s.journalTurns.Waiting() == 0 || assured || c.waitOutsideTurn(c.awaitJournal) {
-		return nil
+	if c.writesOwn = c.writesOwn || writes; !ok {
+		return nil, false
 	}
-	o.release(packet{reply: answer})
-	return refusal(mqtt.ImplementationError, storeStopped)
+	if assured := len(r.Payload) <= assuredRequest && replies <= assuredReplies; assured || s.engine.HasRoom() && s.journalTurns.Waiting() == 0 {
+		return func() {}, true
+	}
+	c.waitOutsideTurn(func() { endTurn, ok = c.awaitJournal() })
+	if !ok {
+		o.release(answer)
+	}
+	return endTurn, ok
 }
 
 // awaitJournal waits until not too much waits for a commit, and reports false if the connection or the store
 // ends before. Users take turns, and clients without a user by their addresses, so that one with a thousand
 // connections does not keep the others waiting. A turn ends when the store has the request, so that no more
 // goes in than there is room for.
-func (c *connection) awaitJournal() bool {
+func (c *connection) awaitJournal() (end func(), ok bool) {
 	source := c.identity.User
 	if source == "" {
 		source = unauthenticated.SourceOf(unauthenticated.RemoteOf(c.socket)).String()
 	}
 	end, err := c.server.journalTurns.Acquire(c.open, source)
-	if err == nil && c.server.engine.Room(c.open) != nil {
-		end()
-		return false
+	if err != nil {
+		return nil, false
 	}
-	c.journalTurn = end
-	return err == nil
+	if c.server.engine.Room(c.open) != nil {
+		end()
+		return nil, false
+	}
+	return end, true
 }
 
 // parse parses the command in a request that arrives now.
@@ -200,28 +200,11 @@ func (s *Server) parse(conn *connection, r *request) statestore.Command {
 
 // checkRequest returns why the message must be dropped, or "" if it is a request.
 func (s *Server) checkRequest(conn *connection, r request) DropReason {
-	if conn.gate.Version < mqtt.Version5 {
-		return DroppedOldProtocol
-	}
 	dropped := envelope.Check(r.Retain, r.QoS, r.responseTopic, r.CorrelationData)
 	if dropped == "" && !s.mayBeAnswered(conn.identity, r.responseTopic) {
 		return DroppedForeignTopic
 	}
 	return dropped
-}
-
-// reserve reserves the response topic of a request for the store's replies until the session
-// ends. It returns why the request must be dropped, or "". The goroutine that reads the
-// connection calls it.
-func (s *Server) reserve(conn *connection, topic string) DropReason {
-	if conn.reserved == topic {
-		return "" // as for nearly all requests
-	}
-	if !s.reserveTopic(conn.client, topic) {
-		return DroppedTooManyTopics
-	}
-	conn.reserved = strings.Clone(topic)
-	return ""
 }
 
 // drop counts and logs a request that is dropped, and returns what to say in its acknowledgement.

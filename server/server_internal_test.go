@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"fmt"
@@ -28,6 +27,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
+	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -38,12 +38,6 @@ func TestALimitThatMakesNoSenseIsRefusedByItsName(t *testing.T) {
 		"MaxClients":        {MaxClients: -1},
 		"MaxPacketSize":     {MaxPacketSize: 1023},
 		"Store.DedupWindow": {Store: statestore.Options{DedupWindow: 1 << 16}},
-	}
-	limits := reflect.TypeFor[Limits]()
-	for field := range limits.NumField() {
-		var o Options
-		reflect.ValueOf(&o.Limits).Elem().Field(field).SetInt(-1)
-		wrong["Limits."+limits.Field(field).Name] = o
 	}
 	for name, o := range wrong {
 		if err := o.Check(); err == nil || !strings.Contains(err.Error(), "Options."+strings.TrimSpace(name)+" ") {
@@ -58,19 +52,13 @@ func TestLimitsFollowFromMaxMemory(t *testing.T) {
 		memory int64
 		clients,
 		keys int
-		keyBytes, outgoing, allOutgoing, session, allSessions, watches, subscriptions int64
+		keyBytes, outgoing, watches, subscriptions int64
 	}{
-		"no limit": {0, 10_000, 0, 0, 8 * mebibyte, 256 * mebibyte, 4 * mebibyte, 256 * mebibyte, 256 * mebibyte, 256 * mebibyte},
-		"32 MiB": {32 * mebibyte, 51, 8 << 10, 8 * mebibyte, 4 * mebibyte, 4 * mebibyte, 4 * mebibyte, 4 * mebibyte, 4 * mebibyte,
-			2 * mebibyte},
-		"64 MiB": {64 * mebibyte, 102, 16 << 10, 16 * mebibyte, 8 * mebibyte, 8 * mebibyte, 4 * mebibyte, 8 * mebibyte, 8 * mebibyte,
-			4 * mebibyte},
-		"512 MiB": {512 * mebibyte, 819, 128 << 10, 128 * mebibyte, 8 * mebibyte, 64 * mebibyte, 4 * mebibyte, 64 * mebibyte, 64 * mebibyte,
-			32 * mebibyte},
-		"8 GiB": {8 << 30, 10_000, 2 << 20, 2 << 30, 8 * mebibyte, 256 * mebibyte, 4 * mebibyte, 256 * mebibyte, 256 * mebibyte,
-			256 * mebibyte},
-		"all that can be said": {math.MaxInt64, 10_000, math.MaxInt32, math.MaxInt64 / 4, 8 * mebibyte, 256 * mebibyte, 4 * mebibyte, 256 * mebibyte,
-			256 * mebibyte, 256 * mebibyte},
+		"no limit":             {0, 10_000, 0, 0, 256 * mebibyte, 256 * mebibyte, 256 * mebibyte},
+		"32 MiB":               {32 * mebibyte, 51, 8 << 10, 8 * mebibyte, 4 * mebibyte, 4 * mebibyte, 2 * mebibyte},
+		"512 MiB":              {512 * mebibyte, 819, 128 << 10, 128 * mebibyte, 64 * mebibyte, 64 * mebibyte, 32 * mebibyte},
+		"8 GiB":                {8 << 30, 10_000, 2 << 20, 2 << 30, 256 * mebibyte, 256 * mebibyte, 256 * mebibyte},
+		"all that can be said": {math.MaxInt64, 10_000, math.MaxInt32, math.MaxInt64 / 4, 256 * mebibyte, 256 * mebibyte, 256 * mebibyte},
 	} {
 		o := Options{MaxMemory: test.memory}
 		if err := o.complete(); err != nil {
@@ -81,13 +69,11 @@ func TestLimitsFollowFromMaxMemory(t *testing.T) {
 			"MaxClients":              {int64(o.MaxClients), int64(test.clients)},
 			"Store.MaxKeys":           {int64(o.Store.MaxKeys), int64(test.keys)},
 			"Store.MaxBytes":          {o.Store.MaxBytes, test.keyBytes},
-			"OutgoingBytes":           {o.Limits.OutgoingBytes, test.outgoing},
-			"AllOutgoingBytes":        {o.Limits.AllOutgoingBytes, test.allOutgoing},
-			"SessionBytes":            {o.Limits.SessionBytes, test.session},
-			"AllSessionBytes":         {o.Limits.AllSessionBytes, test.allSessions},
-			"SessionMessages":         {int64(o.Limits.SessionMessages), 10_000},
-			"Subscriptions":           {int64(o.Limits.Subscriptions), 1000},
-			"AllSubscriptionBytes":    {o.Limits.AllSubscriptionBytes, test.subscriptions},
+			"Outgoing":                {o.limits.Outgoing, min(8*mebibyte, test.outgoing)},
+			"AllOutgoing":             {o.limits.AllOutgoing, test.outgoing},
+			"Messages":                {o.limits.Messages, test.outgoing},
+			"Arriving":                {o.limits.Arriving, max(4*mebibyte, test.subscriptions)},
+			"Subscriptions":           {o.limits.Subscriptions, test.subscriptions},
 			"Store.MaxAllWatchBytes":  {o.Store.MaxAllWatchBytes, test.watches},
 			"Store.MaxWatchBytes":     {o.Store.MaxWatchBytes, min(4*mebibyte, test.watches)},
 			"Store.MaxWatches":        {int64(o.Store.MaxWatches), 10_000},
@@ -109,15 +95,11 @@ func TestAnExplicitLimitIsNotChanged(t *testing.T) {
 			MaxKeys: 8, MaxBytes: 1 << 40, MaxWatches: 9, MaxWatchBytes: 10, MaxAllWatchBytes: 11, DedupWindow: 12,
 		},
 	}
-	limits := reflect.ValueOf(&set.Limits).Elem()
-	for field := range limits.NumField() {
-		limits.Field(field).SetInt(int64(100 + field))
-	}
 	got := set
 	if err := got.complete(); err != nil {
 		t.Fatal(err)
 	}
-	if got.Limits != set.Limits || got.MaxClients != set.MaxClients || !reflect.DeepEqual(got.Store, set.Store) {
+	if got.MaxClients != set.MaxClients || !reflect.DeepEqual(got.Store, set.Store) {
 		t.Errorf("of\n%+v\nthis was made:\n%+v", set, got)
 	}
 }
@@ -152,67 +134,17 @@ func TestAClaimDoesNotPassToTheConnectionThatWaits(t *testing.T) {
 	}
 }
 
-func TestOneConnectionAtATimeHasAClientID(t *testing.T) {
-	s := newTestServer()
-	var inside, got, gaveUp atomic.Int64
-	var all sync.WaitGroup
-	for i := range 8 {
-		all.Go(func() {
-			for j := range 500 {
-				// Some give up when their turn is about to come.
-				ctx, cancel := context.WithTimeout(t.Context(), time.Duration((i+j)%5)*10*time.Microsecond)
-				release, err := s.lockID(ctx, "p")
-				cancel()
-				if err != nil {
-					gaveUp.Add(1)
-					continue
-				}
-				if inside.Add(1) != 1 {
-					t.Error("two connections have taken one client id")
-				}
-				got.Add(1)
-				time.Sleep(time.Microsecond)
-				inside.Add(-1)
-				release()
-			}
-		})
-	}
-	await.Done(all.Wait)
-	if got.Load() == 0 || gaveUp.Load() == 0 {
-		t.Errorf("%d took it, %d gave up: nothing is tested", got.Load(), gaveUp.Load())
-	}
-	if len(s.ids) != 0 {
-		t.Error("the client id is taken by no connection")
-	}
-}
-
 // A thousand connections that end at once have a thousand Wills, and each may match very many subscriptions.
 func TestInvariant57WillsArePublishedInTurns(t *testing.T) {
 	ends := func(conn *connection) {
 		conn.why.Store(endLost)
 		_ = conn.endWill()
 	}
-	// away returns what is done to the client when it has left, with its Will delayed.
-	away := func(later time.Duration, do func(s *Server, now time.Time)) func(*connection) {
-		return func(conn *connection) {
-			conn.gate.SessionExpiry, conn.ordinaryWill.delay = 60, time.Second
-			ends(conn)
-			conn.server.endConnection(conn)
-			do(conn.server, time.Now().Add(later))
-		}
-	}
 	for _, test := range []struct {
 		name    string
 		publish func(conn *connection)
 	}{
 		{"when the connection ends", ends},
-		{"when its delay is over", away(2*time.Second, (*Server).sweep)},
-		{"when its session expires", away(time.Hour, (*Server).sweep)},
-		{"when its client begins a new session", away(0, func(s *Server, _ time.Time) {
-			next := s.newConnection(new(sink))
-			next.identity.Client = "p"
-			s.enter(next, true)
-		})},
 		{"the reply to a request", func(conn *connection) {
 			conn.ordinaryWill = nil
 			refused := conn.server.setWillRequest(conn, &mqtt.Publish{
@@ -236,20 +168,20 @@ func TestInvariant57WillsArePublishedInTurns(t *testing.T) {
 				const subscriptions, step = 200, fairqueue.Budget / 10
 				offered := 0
 				for i := range subscriptions {
-					session := s.messages.Session(fmt.Sprint(i))
-					if err := session.Subscribe(pubsub.Subscription{Filter: "t", QoS: 1}); err != nil {
-						t.Fatal(err)
+					session := s.messages.NewSession(fmt.Sprint(i), func(string) bool { return true })
+					if !session.Subscribe("t", pubsub.Subscription{QoS: 1}) {
+						t.Fatal("it is refused")
 					}
-					session.Attach(pubsub.Receiver{Link: freeLink{}, MQTT5: true, ReceiveMaximum: 1, MayRead: func(string) bool {
+					session.Attach(pubsub.Receiver{Wake: func() {
 						offered++
 						time.Sleep(step)
-						return true
 					}})
 				}
 				conn := s.newConnection(new(sink))
 				conn.identity = access.Identity{Client: "p"}
-				conn.gate.Version = mqtt.Version5
-				setOrdinaryWill(conn, &mqtt.Publish{Topic: []byte("t"), QoS: 1, Payload: []byte("gone")})
+				if refused := s.admitWill(conn, &mqtt.Publish{Topic: []byte("t"), QoS: 1, Payload: []byte("gone")}); refused != nil {
+					t.Fatal(refused)
+				}
 				s.enter(conn, true)
 
 				other := s.processors.NewPlace()
@@ -292,15 +224,11 @@ func (deafListener) Accept() (net.Conn, error) { return nil, net.ErrClosed }
 func (deafListener) Close() error              { return nil }
 func (deafListener) Addr() net.Addr            { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// freeLink is a link with room for everything, which sends nothing.
-type freeLink struct{}
-
-func (freeLink) Wake() {}
-
 // newTestServer returns what a connection needs of a server.
 func newTestServer() *Server {
 	return &Server{
-		options:    Options{MaxPacketSize: 1 << 20, MaxClients: 10, Limits: Limits{OutgoingBytes: 1 << 20}},
+		options:    Options{MaxPacketSize: 1 << 20, MaxClients: 10},
+		limits:     limits{Outgoing: 1 << 20},
 		outgoing:   sharedquota.New(1 << 30),
 		arriving:   sharedquota.NewUsers(1 << 30),
 		processors: fairqueue.New(1),
@@ -311,31 +239,27 @@ func newTestServer() *Server {
 	}
 }
 
-// outboxesOf returns outboxes that call writes, one at a time.
-func outboxesOf(writes ...func()) []*outbox {
-	all, writers := sharedquota.New(1<<30), fairqueue.New(1)
-	outboxes := make([]*outbox, len(writes))
-	for i, write := range writes {
-		outboxes[i] = newOutbox(1<<20, all, fairqueue.New(1), writers)
-		outboxes[i].begin(func() {
-			outboxes[i].takeMessages()
-			write()
-		})
-	}
-	return outboxes
+// outboxOf returns an outbox of a server with room for so many bytes. Without write nothing is written.
+func outboxOf(limit int64, all *sharedquota.Quota, write func(o *outbox)) (o *outbox) {
+	s := newTestServer()
+	s.limits.Outgoing, s.outgoing = limit, all
+	o = s.newOutbox(func() { write(o) })
+	o.writing = write == nil
+	return o
 }
 
 func TestAnOutboxThatIsWokenWhileItWritesWritesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var written atomic.Int32
-		o := outboxesOf(func() {
+		o := outboxOf(1<<20, sharedquota.New(1<<30), func(o *outbox) {
+			o.takeMessages()
 			time.Sleep(time.Millisecond)
 			written.Add(1)
-		})[0]
-		o.Wake()
+		})
+		o.wake()
 		synctest.Wait()
-		o.Wake()
-		o.Wake()
+		o.wake()
+		o.wake()
 		time.Sleep(time.Minute)
 		o.close()
 		if got := written.Load(); got != 2 {
@@ -351,14 +275,17 @@ func TestEachPacketIsWrittenByTheReaderOrByAnother(t *testing.T) {
 	var writing atomic.Bool
 	var written atomic.Int32
 	latest := make(map[string]int)
-	var o *outbox
-	write := func(by writer) {
-		packets := o.take(by)
-		if len(packets) > 0 && writing.Swap(true) {
+	write := func(o *outbox) {
+		if writing.Swap(true) {
 			t.Error("two goroutines write at once")
 		}
-		runtime.Gosched() // or they would hardly meet
-		for _, p := range packets {
+		defer writing.Store(false)
+		for {
+			p, ok, _ := o.next()
+			if !ok {
+				return
+			}
+			runtime.Gosched() // or they would hardly meet
 			if n := p.change; n != nil {
 				number, _ := strconv.Atoi(n.Value)
 				if number != latest[n.Key]+1 {
@@ -367,14 +294,9 @@ func TestEachPacketIsWrittenByTheReaderOrByAnother(t *testing.T) {
 				latest[n.Key] = number
 				written.Add(1)
 			}
-			o.release(p)
-		}
-		if len(packets) > 0 {
-			o.reuse(packets)
-			writing.Store(false)
 		}
 	}
-	o = outboxesOf(func() { write(startedWrites) })[0]
+	o := outboxOf(1<<20, sharedquota.New(1<<30), write)
 	var pushing sync.WaitGroup
 	for client := range clients {
 		pushing.Go(func() {
@@ -391,10 +313,15 @@ func TestEachPacketIsWrittenByTheReaderOrByAnother(t *testing.T) {
 	reading.Go(func() {
 		for !pushed.Load() {
 			p := replyOf(o, replyOverhead)
-			if o.reserveReply(p.bytes, 100) {
-				p.arrive(statestore.Reply{})
-				write(readerWrites)
-				o.rest(readerWrites)
+			_, writes, ok := o.reserveReply(p.bytes, 100, true)
+			if !ok {
+				t.Error("no room")
+				return
+			}
+			p.arrive(statestore.Reply{})
+			if writes {
+				write(o)
+				o.rest()
 			}
 		}
 	})
@@ -403,7 +330,7 @@ func TestEachPacketIsWrittenByTheReaderOrByAnother(t *testing.T) {
 	await.Done(reading.Wait)
 	await.Until(func() bool { return written.Load() == clients*each })
 	o.close()
-	if o.used != 0 || o.replies != 0 {
+	if o.used != 0 || o.replies != 0 || len(o.queue) != 0 {
 		t.Errorf("%d bytes and %d replies stay", o.used, o.replies)
 	}
 }
@@ -431,7 +358,7 @@ func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
 		conn := s.newConnection(socket)
 		s.clients["slow"] = &client{conn: conn}
 		began := time.Now()
-		for range 1<<20/int(envelope.NotificationCost(new(statestore.Change))) + 1 {
+		for n := 0; n < 1<<21 && !conn.isClosed(); n += int(envelope.NotificationCost(new(statestore.Change))) {
 			s.deliver(statestore.Notification{Client: "slow", Change: new(statestore.Change)})
 		}
 		if took := time.Since(began); took > 0 {
@@ -451,14 +378,14 @@ func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
 func TestInvariant57ClientsThatDoNotReadLeaveRoomForTheNotificationsOfOthers(t *testing.T) {
 	all := sharedquota.New(1 << 20)
 	for range 1000 { // each takes as much as it gets, in pieces of all sizes
-		deaf := newOutbox(64<<10, all, fairqueue.New(1), fairqueue.New(1))
+		deaf := outboxOf(64<<10, all, nil)
 		for size := 64 << 10; size > 0; size /= 2 {
 			for queued := true; queued; {
 				queued, _ = deaf.notify(packet{change: &statestore.Change{Value: string(make([]byte, size))}})
 			}
 		}
 	}
-	reads := newOutbox(64<<10, all, fairqueue.New(1), fairqueue.New(1))
+	reads := outboxOf(64<<10, all, nil)
 	for range 10 {
 		if queued, _ := reads.notify(packet{change: &statestore.Change{Key: "key", Value: string(make([]byte, 100))}}); !queued {
 			t.Fatalf("a client that reads has no room for a notification; %d of %d bytes are taken", all.Used(), 1<<20)
@@ -473,29 +400,18 @@ func TestInvariant57ClientsThatDoNotReadLeaveRoomForTheNotificationsOfOthers(t *
 // What a client can send without pause is answered in turns: else 200 clients that send
 // PINGREQ take the processors from all others.
 func TestInvariant57AllThatIsAnsweredIsAnsweredInTurns(t *testing.T) {
-	for _, test := range []struct {
-		name           string
-		version        byte
-		packet, answer string
-	}{
-		{"PINGREQ", 5, "\xc0\x00", "\xd0\x00"},
-		{"PINGREQ of 3.1.1", 4, "\xc0\x00", "\xd0\x00"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			out := new(sink)
-			conn := newTestServer().newConnection(out)
-			conn.gate.Version, conn.gate.Begun = test.version, true
-			if err := conn.check([]byte(test.packet)); err != nil || !conn.dispatch([]byte(test.packet)) {
-				t.Fatalf("the connection ends: %v", err)
-			}
-			if out.Len() > 0 {
-				t.Error("it is answered in the turn")
-			}
-			conn.pause()
-			if got := out.String(); got != test.answer {
-				t.Errorf("the answer is %x, want %x", got, test.answer)
-			}
-		})
+	out := new(sink)
+	conn := newTestServer().newConnection(out)
+	conn.gate.Version, conn.gate.Begun = 5, true
+	ping := []byte{0xc0, 0}
+	if err := conn.check(ping); err != nil || !conn.dispatch(ping) {
+		t.Fatalf("the connection ends: %v", err)
+	}
+	if out.Len() > 0 {
+		t.Error("it is answered in the turn")
+	}
+	if conn.pause(); out.String() != "\xd0\x00" {
+		t.Errorf("the answer is %x", out.String())
 	}
 }
 
@@ -529,11 +445,7 @@ func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
 		conn.writing.Unlock()
 		time.Sleep(time.Millisecond)
 	}
-	held := make(chan int, 1)
-	go func() { held <- conn.holdBack(func(held []byte) []byte { return append(held, "answer"...) }) }()
-	if got := await.Receive(held); got != len("answer") {
-		t.Errorf("%d bytes are held back", got)
-	}
+	await.Done(func() { conn.holdBack(func(held []byte) []byte { return append(held, "answer"...) }) })
 	select {
 	case err := <-stuck:
 		t.Errorf("the write was not stuck: %v", err)
@@ -573,24 +485,30 @@ func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			all := sharedquota.New(1 << 20)
 			all.Add(test.other)
-			o := newOutbox(limit, all, fairqueue.New(1), fairqueue.New(1))
+			o := outboxOf(limit, all, nil)
 			for _, bytes := range test.first {
-				if !o.reserveReply(bytes, 4) {
+				if _, _, ok := o.reserveReply(bytes, 4, false); !ok {
 					t.Fatal("no room for the first replies")
 				}
 			}
-			if got := o.reserveReply(test.bytes, 4); got != test.want {
+			_, _, got := o.reserveReply(test.bytes, 4, false)
+			if got != test.want {
 				t.Errorf("room for a reply of %d bytes: %t, want %t", test.bytes, got, test.want)
 			}
+			granted := make(chan bool, 1)
 			if !test.want {
-				if o.release(packet{reply: replyOf(o, test.first[0])}); len(o.room) != 1 {
-					t.Error("nothing says that there is room again")
-				}
-				return
+				go func() {
+					_, _, ok := o.reserveReply(test.bytes, 4, true)
+					granted <- ok
+				}()
 			}
-			for _, bytes := range append(test.first, test.bytes) {
-				o.release(packet{reply: replyOf(o, bytes)})
+			for _, bytes := range test.first {
+				o.release(replyOf(o, bytes))
 			}
+			if !test.want && !await.Receive(granted) {
+				t.Error("there is no room after the others")
+			}
+			o.release(replyOf(o, test.bytes))
 			if all.Used() != test.other || o.replies != 0 || o.used != 0 {
 				t.Errorf("%d bytes are taken at the end, %+v", all.Used()-test.other, o)
 			}
@@ -601,11 +519,11 @@ func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
 // The engine has the reply until its commit, whether or not the connection is there.
 func TestRoomOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
 	all := sharedquota.New(2 << 20)
-	o := newOutbox(1<<20, all, fairqueue.New(1), fairqueue.New(1))
+	o := outboxOf(1<<20, all, nil)
 	var waiting []*pendingReply
 	for range 3 {
 		p := replyOf(o, replyOverhead)
-		if !o.reserveReply(p.bytes, 10) {
+		if _, _, ok := o.reserveReply(p.bytes, 10, false); !ok {
 			t.Fatal("no room")
 		}
 		waiting = append(waiting, p)
@@ -622,17 +540,20 @@ func TestRoomOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
 	if got := all.Used(); got != 0 || len(o.queue) > 0 {
 		t.Errorf("%d bytes are taken after the commit, and %d replies queued", got, len(o.queue))
 	}
-	if o.reserveReply(1, 10) || o.awaitReply(1, 10) {
-		t.Error("a closed connection has room")
+	for _, wait := range []bool{false, true} {
+		if _, _, ok := o.reserveReply(1, 10, wait); ok {
+			t.Error("a closed connection has room")
+		}
 	}
 }
 
 func TestAKeepAliveIsAtMostFiveMinutes(t *testing.T) {
-	for asked, want := range map[uint16][2]uint16{ // of MQTT 5, and 3.1.1, whose CONNACK cannot tell
-		0: {60, 60}, 1: {1, 1}, 300: {300, 300}, 301: {300, 301}, 65535: {300, 65535},
-	} {
-		if got := [2]uint16{limitKeepAlive(asked, mqtt.Version5), limitKeepAlive(asked, mqtt.Version5-1)}; got != want {
-			t.Errorf("%d s become %v, want %v", asked, got, want)
+	for asked, want := range map[uint16]time.Duration{0: 60, 1: 1, 300: 300, 301: 300, 65535: 300} {
+		s := newTestServer()
+		conn := s.newConnection(new(sink))
+		announced := s.announce(conn, &wire.Connect{KeepAlive: asked}).ServerKeepAlive
+		if conn.silenceAllowed != want*time.Second*3/2 || (announced == nil) != (asked == uint16(want)) {
+			t.Errorf("%d s: silent for %v, announced %v", asked, conn.silenceAllowed, announced)
 		}
 	}
 }

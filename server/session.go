@@ -6,22 +6,21 @@ import (
 	"hash/maphash"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
-	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 )
 
 // client is what the server keeps for a client id from its CONNECT until its session has ended [MQTT-4.1],
-// besides what the store and package pubsub have. Server.mu guards it.
+// besides what the store has. Server.mu guards it.
 type client struct {
-	identity access.Identity
-	conn     *connection   // nil: it is away
-	lost     time.Time     // since when
-	expiry   time.Duration // how long its session is kept then
-	will     *ordinaryWill // waits for its delay; nil: none
+	identity access.Identity // constant
+	session  *pubsub.Session // constant
+	conn     *connection     // nil: it is away
+	lost     time.Time       // since when
+	expiry   time.Duration   // how long its session is kept then
 
 	// Hashes of the response topics that are reserved for it: of its requests, and of its latest Will.
 	answered     []uint64
@@ -33,38 +32,24 @@ type client struct {
 func (s *Server) enter(conn *connection, cleanStart bool) (present bool) {
 	id := conn.identity.Client
 	if cleanStart {
-		s.endSession(id, conn.readTurn) // [MQTT-3.1.2-4]
+		s.endSession(id) // [MQTT-3.1.2-4]
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.clients[id]
-	if c == nil || cleanStart {
-		c = &client{identity: conn.identity}
+	if present = c != nil && !cleanStart; !present {
+		identity := conn.identity
+		mayRead := func(topic string) bool { return s.mayRead(identity, topic) }
+		c = &client{identity: identity, session: s.messages.NewSession(id, mayRead)}
 		s.clients[id] = c
-	} else {
-		present = true
-		c.will = nil // [MQTT-3.1.3-9]
 	}
 	c.conn, conn.client = conn, c
 	conn.seen = s.seen.Come(id, conn.identity.User, conn.remote, true)
-	s.connected++
+	s.stats.Connected++
 	if conn.will != nil && needsReservation(conn.will.responseTopic) {
 		c.answeredWill = maphash.String(s.seed, conn.will.responseTopic)
 	}
 	return present
-}
-
-// startSession lets a client publish, subscribe and receive, now that its CONNACK is sent.
-func (s *Server) startSession(conn *connection, receiveMaximum uint16) {
-	conn.session = s.messages.Session(conn.identity.Client)
-	conn.outbox.begin(func() { s.writeWaiting(conn) })
-	conn.session.Attach(pubsub.Receiver{
-		Link:              conn.outbox,
-		MQTT5:             conn.gate.Version >= mqtt.Version5,
-		ReceiveMaximum:    receiveMaximum,
-		MaximumPacketSize: conn.gate.Maximum,
-		MayRead:           func(topic string) bool { return s.mayReceive(conn, topic) },
-	})
 }
 
 // sessionExpiry returns how long the session outlives the connection, as CONNECT and DISCONNECT say.
@@ -77,39 +62,36 @@ func (c *connection) sessionExpiry() time.Duration {
 func (s *Server) endConnection(conn *connection) {
 	id, expiry, why := conn.identity.Client, conn.sessionExpiry(), conn.why.Load()
 	if expiry == 0 {
-		s.endSession(id, conn.readTurn)
+		s.endSession(id)
 	} else {
 		s.engine.Disconnect(id)
-		if conn.session != nil {
-			conn.session.Detach(conn.outbox)
-		}
+		conn.client.session.Detach()
 	}
 	s.engine.Lost(id, conn.identity.User)
 	conn.seen.Go(why.shown)
+	if why == endSlow {
+		s.count(func(stats *Stats) { stats.SlowReaders++ })
+		s.log(lineSlow, "client", logs.Name(id), "remote", conn.remote)
+	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	conn.client.conn, conn.client.lost, conn.client.expiry = nil, time.Now(), expiry
-	s.connected--
+	s.stats.Connected--
 	if expiry == 0 {
 		delete(s.clients, id)
-	}
-	if why == endSlow {
-		s.stats.SlowReaders++
-	}
-	s.mu.Unlock()
-	if why == endSlow {
-		s.log(lineSlow, "client", logs.Name(id), "remote", conn.remote)
 	}
 }
 
 // endSession deletes what the server keeps for a session, except for its client in Server.clients: until it
-// returns, no client is admitted that would own the same topics. turn is the place of the goroutine that calls
-// it, which is not in a turn.
-func (s *Server) endSession(id string, turn *fairqueue.Place) {
+// returns, no client is admitted that would own the same topics.
+func (s *Server) endSession(id string) {
 	s.engine.EndSession(id)
-	if session, ok := s.messages.Find(id); ok {
-		session.End()
+	s.mu.Lock()
+	c := s.clients[id]
+	s.mu.Unlock()
+	if c != nil {
+		c.session.End()
 	}
-	s.publishDelayedWill(id, turn) // its delay ends with the session at the latest [MQTT-3.1.2-8]
 }
 
 // connectionOf returns the connection of a client, or nil.
@@ -124,49 +106,36 @@ func (s *Server) connectionOf(id string) *connection {
 
 // sweepSessions calls sweep once a second, until ctx ends.
 func (s *Server) sweepSessions(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			s.sweep(now)
-		}
+	for sleep.For(ctx, time.Second) {
+		s.sweep(time.Now())
 	}
 }
 
-// dueLocked reports whether by now the session of a client has expired, or the delay of its Will.
-func (c *client) dueLocked(now time.Time) (expired, will bool) {
-	if c.conn != nil {
-		return false, false
-	}
-	return now.Sub(c.lost) > c.expiry, c.will != nil && !now.Before(c.will.due)
-}
+// isOverLocked reports whether by now the session of a client has expired.
+func (c *client) isOverLocked(now time.Time) bool { return c.conn == nil && now.Sub(c.lost) > c.expiry }
 
-// sweep ends the sessions, publishes the Wills, and frees the messages, whose time is over [MQTT-3.1.2-23].
+// sweep ends the sessions, and frees the messages, whose time is over [MQTT-3.1.2-23].
 func (s *Server) sweep(now time.Time) {
-	var due, ended []string
+	var over []string
+	var sessions []*pubsub.Session
 	s.mu.Lock()
 	for id, c := range s.clients {
-		switch expired, will := c.dueLocked(now); {
-		case will:
-			due = append(due, id)
-		case expired:
-			ended = append(ended, id)
+		sessions = append(sessions, c.session)
+		if c.isOverLocked(now) {
+			over = append(over, id)
 		}
 	}
-	due = append(due, ended...) // later, because ending many sessions takes long
 	if now.Sub(s.began) >= restoredKept {
-		due = append(due, s.restored...)
+		over = append(over, s.restored...)
 		s.restored = nil
 	}
 	s.mu.Unlock()
-	turn := s.processors.NewPlace()
-	for _, id := range due {
-		s.sweepClient(id, now, turn)
+	for _, id := range over {
+		s.sweepClient(id, now)
 	}
-	s.messages.Sweep()
+	for _, session := range sessions {
+		session.Sweep(now)
+	}
 }
 
 // restoredKept is how long after its start a server keeps what its journal has about sessions of
@@ -175,35 +144,27 @@ const restoredKept = 10 * time.Minute
 
 // sweepClient is sweep for one client, or for one that has a session in the store only. It does nothing while a
 // connection of the client is being established: that goes on with the session, or a later round finds it again.
-// And no Will is published after a CONNACK [MQTT-3.1.3-9].
-func (s *Server) sweepClient(id string, now time.Time, turn *fairqueue.Place) {
+func (s *Server) sweepClient(id string, now time.Time) {
 	unlock, ok := s.tryLockID(id)
-	if !ok {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.restored = append(s.restored, id)
-		return
-	}
-	defer unlock()
 	s.mu.Lock()
-	expired, will := true, false
-	if c := s.clients[id]; c != nil { // it may have come back, and left again since
-		expired, will = c.dueLocked(now)
+	c := s.clients[id]
+	switch {
+	case !ok:
+		s.restored = append(s.restored, id)
+		s.mu.Unlock()
+		return
+	case c == nil || c.isOverLocked(now): // it may have come back, and left again since
+		s.mu.Unlock()
+		s.endSession(id)
+		s.mu.Lock()
+		delete(s.clients, id)
 	}
 	s.mu.Unlock()
-	switch {
-	case expired:
-		s.endSession(id, turn)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.clients, id)
-	case will:
-		s.publishDelayedWill(id, turn)
-	}
+	unlock()
 }
 
 // What follows locks client ids, so that connections of one client are established one after the other. A
-// connection locks its client id, for which it may wait, and then claims it. Lock and claim last until the
+// connection locks its client id, for which it may wait, and then reserves it. Both last until the
 // client has entered Server.clients, or the connection has ended.
 //
 // A lock excludes no other client id, even one that would own the same topics: otherwise a client
@@ -236,13 +197,11 @@ func (s *Server) lockID(ctx context.Context, client string) (unlock func(), err 
 	s.mu.Lock()
 	id := s.ids[client]
 	if id == nil {
-		id = &idLock{held: make(chan struct{}, 1)}
+		id = &idLock{held: make(chan struct{}, 1), newest: func(error) {}}
 		s.ids[client] = id
 	}
 	id.users++
-	if id.newest != nil {
-		id.newest(errNewerWaits)
-	}
+	id.newest(errNewerWaits)
 	id.newest = cancel
 	s.mu.Unlock()
 	select {
@@ -261,7 +220,7 @@ func (s *Server) tryLockID(client string) (unlock func(), ok bool) {
 	if s.ids[client] != nil {
 		return nil, false
 	}
-	id := &idLock{held: make(chan struct{}, 1), users: 1}
+	id := &idLock{held: make(chan struct{}, 1), users: 1, newest: func(error) {}}
 	id.held <- struct{}{}
 	s.ids[client] = id
 	return func() { s.unlockID(client, id, true) }, true
@@ -279,15 +238,8 @@ func (s *Server) unlockID(client string, id *idLock, held bool) {
 	}
 }
 
-// collides reports whether another client, which is connecting or has a session, owns a level
-// below clients/ that this client would own too. This may have changed when it returns.
-func (s *Server) collides(client string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.collidesLocked(client)
-}
-
-// collidesLocked looks for the ids of which this one is the upper-case hex, or the reverse.
+// collidesLocked reports whether another client, which is connecting or has a session, owns a level
+// below clients/ that this client would own too: its id is the upper-case hex of this one, or the reverse.
 func (s *Server) collidesLocked(client string) bool {
 	taken := func(id string) bool { return s.clients[id] != nil || s.ids[id] != nil && s.ids[id].reserved }
 	name, isHex := envelope.FromHexLevel(client)

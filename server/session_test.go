@@ -2,11 +2,9 @@ package server_test
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,67 +22,40 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// pass publishes the Wills that are due after some seconds.
-func pass(s *server.Server, seconds uint32) {
-	s.Sweep(time.Now().Add(time.Duration(seconds) * time.Second))
-}
-
-func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
+func TestAnOrdinaryWillIsPublishedWhenItsConnectionEnds(t *testing.T) {
 	t.Parallel()
-	const long, kept = 600, 3600
-	type ending = func(*testing.T, string, *server.Server, *testsupport.RawClient)
-	back := func(h testsupport.ConnectPacket) ending {
-		return func(t *testing.T, address string, s *server.Server, c *testsupport.RawClient) {
-			_ = c.Conn.Close()
-			testsupport.MustHaveClients(t, s, 1)
-			h.ID = "p"
-			h.Connect(t, address)
-		}
-	}
-	lost := func(t *testing.T, _ string, s *server.Server, c *testsupport.RawClient) {
-		_ = c.Conn.Close()
-		testsupport.MustHaveClients(t, s, 1)
-	}
-	says := func(packet ...byte) ending {
-		return func(t *testing.T, _ string, s *server.Server, c *testsupport.RawClient) {
+	lost := func(_ *testing.T, _ string, c *testsupport.RawClient) { _ = c.Conn.Close() }
+	says := func(packet ...byte) func(*testing.T, string, *testsupport.RawClient) {
+		return func(_ *testing.T, _ string, c *testsupport.RawClient) {
 			c.Write(packet)
 			c.MustBeClosed()
-			testsupport.MustHaveClients(t, s, 1)
 		}
 	}
+	properties := rawmqtt.Body{packets.PropPayloadFormat, 1}
+	properties = append(properties, rawmqtt.Body{packets.PropContentType}.Text("c")...).User("b", "1").User("a", "2").User("b", "3")
 	for _, test := range []struct {
-		name   string
-		delay  uint32
-		expiry uint32
-		end    ending // returns when p is forgotten, or is back
-		want   bool
+		name string
+		end  func(*testing.T, string, *testsupport.RawClient)
+		want bool
 	}{
-		{"without a delay", 0, kept, lost, true},
-		{"after its delay", 1, kept, lost, true},
-		{"not before its delay", long + 1, kept, lost, false},
-		{"not when the client is back", long, kept, back(testsupport.ConnectPacket{Resume: true, Expiry: kept}), false},
-		{"when the client begins a new session", 2 * long, kept, back(testsupport.ConnectPacket{Expiry: long}), true},
-		{"when the session ends with the connection", 2 * long, 0, lost, true},
-		{"when the session ends before the delay", 2 * long, 1, lost, true},
-		{"not after a DISCONNECT", 0, kept, says(0xe0, 0), false},
-		{"after a DISCONNECT that ends the session", 2 * long, kept, says(0xe0, 7, 4, 5, packets.PropSessionExpiryInterval, 0, 0, 0, 0), true},
-		{"when the server sends the client away", 0, kept, says(rawmqtt.Message{Topic: "t", Retain: true}.Packet()...), true},
-		{"when the client is taken over", 0, kept, func(t *testing.T, address string, _ *server.Server, _ *testsupport.RawClient) {
-			testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: kept}.Connect(t, address)
+		{"lost", lost, true},
+		{"not after a DISCONNECT", says(0xe0, 0), false},
+		{"after a DISCONNECT with the Will", says(0xe0, 1, 4), true},
+		{"when the server sends the client away", says(rawmqtt.Message{Topic: "t", Retain: true}.Packet()...), true},
+		{"when the client is taken over", func(t *testing.T, address string, _ *testsupport.RawClient) {
+			testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: 600}.Connect(t, address)
 		}, true},
-		{"not when it is taken over and has a delay", long, kept, func(t *testing.T, address string, _ *server.Server, _ *testsupport.RawClient) {
-			testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: kept}.Connect(t, address)
-		}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			address, s := testsupport.StartServer(t, server.Options{})
+			address := testsupport.Start(t, server.Options{})
 			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
 			listener.Subscribe("#")
-			c := testsupport.ConnectPacket{ID: "p", Expiry: test.expiry, Will: testsupport.OrdinaryWill("factory/p", test.delay)}.Connect(t, address)
-			test.end(t, address, s, c)
-			pass(s, long)
-			if test.want {
-				listener.MustReceive("gone")
+			will := testsupport.OrdinaryWill("factory/p", 0, append(properties, rawmqtt.Body{packets.PropMessageExpiry}.Uint32(50)...)...)
+			test.end(t, address, testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: will}.Connect(t, address))
+			if test.want { // the expiry counts from the time of publication
+				if got := listener.MustReceive("gone")[0]; got.Topic != "factory/p" || got.QoS != 1 || got.Expiry != 50 || got.Properties != string(properties) {
+					t.Errorf("%+v", got)
+				}
 			}
 			sender := testsupport.ConnectPacket{ID: "sender"}.Connect(t, address)
 			sender.MustPublish("z", "the end")
@@ -93,107 +64,26 @@ func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
 	}
 }
 
-func TestAWillBringsItsPropertiesAndExpiry(t *testing.T) {
-	t.Parallel()
-	properties := rawmqtt.Body{packets.PropPayloadFormat, 1}
-	properties = append(properties, rawmqtt.Body{packets.PropContentType}.Text("c")...)
-	properties = append(properties, rawmqtt.Body{packets.PropResponseTopic}.Text("answers")...)
-	properties = append(properties, rawmqtt.Body{packets.PropCorrelationData}.Text("n")...)
-	properties = properties.User("b", "1").User("a", "2").User("b", "3")
-	for _, delay := range []uint32{0} {
-		t.Run(fmt.Sprint(delay), func(t *testing.T) {
-			address := testsupport.Start(t, server.Options{})
-			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
-			listener.Filter(1, 5, "#")
-			will := testsupport.OrdinaryWill("factory/p", delay, append(properties, rawmqtt.Body{packets.PropMessageExpiry}.Uint32(50)...)...)
-			c := testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: will}.Connect(t, address)
-			_ = c.Conn.Close()
-			got := listener.MustReceive("gone")[0]
-			// The expiry counts from the time of publication.
-			if got.Topic != "factory/p" || got.QoS != 1 || got.Expiry != 50 || got.Properties != string(properties) || len(got.Identifiers) != 1 {
-				t.Errorf("%+v", got)
-			}
-		})
-	}
-}
-
 // The rules at the time when the Will is due decide.
-func TestAWillThatWaitsIsAuthorizedAgain(t *testing.T) {
-	for _, test := range []struct {
-		name, topic string
-		change      func(c *testsupport.RawClient, closed *atomic.Bool)
-		want        bool
-	}{
-		{"by other rules", "factory/p", func(_ *testsupport.RawClient, closed *atomic.Bool) { closed.Store(true) }, false},
-		{"where the store answers by now", "clients/p/response", func(c *testsupport.RawClient, _ *atomic.Bool) { c.Do("GET", "k") }, false},
+func TestAWillIsAuthorizedAgain(t *testing.T) {
+	for topic, change := range map[string]func(c *testsupport.RawClient, closed *atomic.Bool){
+		"factory/p":          func(_ *testsupport.RawClient, closed *atomic.Bool) { closed.Store(true) },
+		"clients/p/response": func(c *testsupport.RawClient, _ *atomic.Bool) { c.Do("GET", "k") }, // where the store answers by now
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			var closed atomic.Bool
-			authorizer := testsupport.Rules{Topic: func(identity access.Identity, topic string, write bool) bool {
-				return !write || !closed.Load()
-			}}
-			address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-			c := testsupport.ConnectPacket{ID: "p", User: "u", Resume: true, Expiry: 3600, Will: testsupport.OrdinaryWill(test.topic, 600)}.Connect(t, address)
-			c.Subscribe("z", "factory/p", "clients/p/response")
-			test.change(c, &closed)
-			_ = c.Conn.Close()
-			testsupport.MustHaveClients(t, s, 0)
-			pass(s, 600)
-			closed.Store(false)
-			testsupport.ConnectPacket{ID: "sender", User: "u"}.Connect(t, address).MustPublish("z", "the end")
-			c = testsupport.ConnectPacket{ID: "p", User: "u", Resume: true}.Connect(t, address)
-			if test.want {
-				c.MustReceive("gone")
-			}
-			c.MustReceive("the end")
-		})
+		var closed atomic.Bool
+		authorizer := testsupport.Rules{Topic: func(_ access.Identity, _ string, write bool) bool { return !write || !closed.Load() }}
+		address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+		login := testsupport.ConnectPacket{ID: "p", User: "u", Resume: true, Expiry: 3600, Will: testsupport.OrdinaryWill(topic, 0)}
+		c := login.Connect(t, address)
+		c.Subscribe("z", topic)
+		change(c, &closed)
+		_ = c.Conn.Close()
+		testsupport.MustHaveClients(t, s, 0)
+		closed.Store(false)
+		testsupport.ConnectPacket{ID: "sender", User: "u"}.Connect(t, address).MustPublish("z", "the end")
+		login.Will = nil
+		login.Connect(t, address).MustReceive("the end")
 	}
-}
-
-// Wills of other clients may take long. A client that came back meanwhile must not get its Will
-// published.
-func TestADueWillIsNotPublishedIfItsClientCameBack(t *testing.T) {
-	var armed atomic.Bool
-	blocked, goOn := make(chan string, 1), make(chan struct{})
-	authorizer := testsupport.Rules{Topic: func(_ access.Identity, topic string, write bool) bool {
-		if write && armed.CompareAndSwap(true, false) {
-			blocked <- topic
-			await.Receive(goOn)
-		}
-		return true
-	}}
-	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-	listener := testsupport.ConnectPacket{ID: "listener", User: "u"}.Connect(t, address)
-	listener.Subscribe("#")
-	for _, id := range []string{"a", "b"} {
-		_ = testsupport.ConnectPacket{ID: id, User: "u", Expiry: 3600, Will: testsupport.OrdinaryWill(id, 600)}.Connect(t, address).Conn.Close()
-	}
-	testsupport.MustHaveClients(t, s, 1)
-	armed.Store(true)
-	var publishing sync.WaitGroup
-	publishing.Go(func() { pass(s, 600) })
-	other := map[string]string{"a": "b", "b": "a"}[await.Receive(blocked)]
-	testsupport.ConnectPacket{ID: other, User: "u", Resume: true, Expiry: 600}.Connect(t, address)
-	close(goOn)
-	await.Done(publishing.Wait)
-	listener.MustReceive("gone")
-	testsupport.ConnectPacket{ID: "sender", User: "u"}.Connect(t, address).MustPublish("z", "the end")
-	listener.MustReceive("the end")
-}
-
-func TestADueWillWaitsWhileItsClientConnects(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
-	listener.Subscribe("#")
-	_ = testsupport.ConnectPacket{ID: "p", Expiry: 3600, Will: testsupport.OrdinaryWill("factory/p", 600)}.Connect(t, address).Conn.Close()
-	testsupport.MustHaveClients(t, s, 1)
-	arrived := s.LockClientID("p")
-	pass(s, 600)
-	arrived()
-	testsupport.ConnectPacket{ID: "p", Expiry: 3600, Resume: true, Will: testsupport.OrdinaryWill("factory/p", 600)}.Connect(t, address)
-	sender := testsupport.ConnectPacket{ID: "sender"}.Connect(t, address)
-	sender.MustPublish("z", "the end")
-	listener.MustReceive("the end")
 }
 
 func TestInvariant23ARequestThatIsDeliveredAgainIsAppliedOnce(t *testing.T) {
@@ -336,18 +226,6 @@ func TestATakeOverEndsTheOldConnectionBeforeTheNewOneIsUsable(t *testing.T) {
 	}
 }
 
-func TestAStuckConnectionCanBeTakenOver(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	testsupport.DialRaw(t, address, "p").Do("KEYNOTIFY", "k") // it reads nothing more
-	writer := testsupport.Connect(t, address, "writer", nil)
-	value := strings.Repeat("x", 256<<10)
-	for range 100 { // more than sockets hold
-		writer.Do("SET", "k", value)
-	}
-	present := testsupport.Connect(t, address, "p", nil)
-	present.MustBeSilent()
-}
-
 // The replies of clients that never come back must not stay in the journal for ever.
 func TestSessionsOfTheJournalEndTenMinutesAfterTheStartUnlessTheirClientsComeBack(t *testing.T) {
 	d := startDurable(t, server.Options{})
@@ -442,40 +320,6 @@ func TestAStoredValueDoesNotRetainItsPacket(t *testing.T) {
 	}
 }
 
-func TestUserPropertiesArriveWithoutRequestProblemInformation(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	few := uint16(10)
-	p := testsupport.Connect(t, address, "p", func(c *paho.Connect) {
-		// paho v0.23.0 sends Request Problem Information 0 with any CONNECT properties unless
-		// it is set, and deployed clients do not set it.
-		c.Properties = &paho.ConnectProperties{ReceiveMaximum: &few}
-	})
-	must := func(what string, message *paho.Publish, names ...string) {
-		t.Helper()
-		for _, name := range names {
-			if message.Properties.User.Get(name) == "" {
-				t.Errorf("%s has no %s: %v", what, name, message.Properties.User)
-			}
-		}
-	}
-	ask := func(words ...string) *paho.Publish {
-		t.Helper()
-		if _, err := p.Publish(p.Request(words...)); err != nil {
-			t.Fatal(err)
-		}
-		return p.Next()
-	}
-	must("the reply to a KEYNOTIFY", ask("KEYNOTIFY", "k"), "__stat", "__protVer", "tenure-store")
-	must("the reply to a SET", ask("SET", "k", "v"), "__ts", "__stat", "__protVer", "tenure-store")
-	must("a notification", p.NextNotification(), "__ts", "__protVer", "tenure-store")
-	// The expiry that a client sets is not shortened either.
-	p.Subscribe("factory/news")
-	testsupport.Connect(t, address, "q", nil).SendMessage(&paho.Publish{QoS: 1, Topic: "factory/news", Properties: &paho.PublishProperties{
-		User: paho.UserProperties{{Key: "said", Value: "so"}},
-	}})
-	must("a message", p.Next(), "said")
-}
-
 // Clients that could not be sent a CONNACK must not count against MaxClients until no other can connect.
 func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
 	turnstile := testsupport.Turnstile{Reached: make(chan struct{}), Open: make(chan struct{})}
@@ -495,38 +339,13 @@ func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
 	}
 }
 
-// [MQTT-3.1.3-6, MQTT-3.1.3-7]: a client without an id gets one of its own.
-func TestAClientWithoutAnIDGetsOne(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	ids := make(map[string]bool)
-	for range 3 {
-		p, err := testsupport.TryConnect(t, address, "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		id := p.Connack.Properties.AssignedClientID
-		if id == "" || ids[id] {
-			t.Errorf("got %q after %v", id, ids)
-		}
-		ids[id] = true
-	}
-	// A CONNACK of MQTT 3.1.1 does not name the id.
-	for range 2 {
-		conn := testsupport.DialTCP(t, address)
-		testsupport.Send(t, conn, "\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
-		mustBeAccepted(t, conn)
-	}
-}
-
-// Nor does it take anything from a client that has its id: a connection, a session, or a Will that waits.
+// Nor does it take anything from a client that has its id: a connection or a session.
 func TestAClientThatTakesNoConnackTakesNothingOver(t *testing.T) {
 	for _, resume := range []bool{false, true} {
 		t.Run(fmt.Sprint("resume ", resume), func(t *testing.T) {
 			var log logbuffer.Buffer
 			address, s := testsupport.StartServer(t, server.Options{Logger: log.Logger()})
-			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
-			listener.Subscribe("factory/p")
-			asked := testsupport.ConnectPacket{ID: "p", Resume: resume, Expiry: 600, Will: testsupport.OrdinaryWill("factory/p", 600)}
+			asked := testsupport.ConnectPacket{ID: "p", Resume: resume, Expiry: 600}
 			tooSmall := asked
 			tooSmall.Properties = rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(5)
 			mustBeRefused := func(times uint64) {
@@ -545,57 +364,15 @@ func TestAClientThatTakesNoConnackTakesNothingOver(t *testing.T) {
 				t.Errorf("the client that was connected gets %x", answer)
 			}
 			_ = p.Conn.Close()
-			testsupport.MustHaveClients(t, s, 1)
+			testsupport.MustHaveClients(t, s, 0)
 			mustBeRefused(2)
 			if !s.HasSession("p") {
 				t.Error("its session has ended")
 			}
-			listener.MustPublish("factory/p", "the Will waits")
-			listener.MustReceive("the Will waits")
 			testsupport.Eventually(t, "no client id is taken", func() bool { return s.LockedClientIDs() == 0 })
-			pass(s, 600)
-			listener.MustReceive("gone")
 			if line := "no packet of the size of a CONNACK"; !strings.Contains(log.String(), line) {
 				t.Errorf("%q is not in the log:\n%s", line, &log)
 			}
 		})
-	}
-}
-
-// [MQTT-3.1.2.5]: the server publishes the Will if it ends the connection for a fault of the client. A
-// DISCONNECT behind the faulty packet is too late.
-func TestADisconnectBehindAForbiddenPacketDoesNotWithdrawTheWill(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	observer := testsupport.Connect(t, address, "observer", nil)
-	observer.Subscribe("factory/p/#")
-	for name, packet := range map[string][]byte{
-		"QoS 2":              mqtt.Encode(&packets.Publish{QoS: 2, PacketID: 9, Topic: "factory/p/x", Properties: &packets.Properties{}}),
-		"a malformed packet": []byte("\x30\x02\xff\xff"),
-	} {
-		p := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", name))
-		_, _ = p.Conn.Write(append(packet, packets.DISCONNECT<<4, 0))
-		observer.MustReceive(name)
-	}
-}
-
-// [MQTT 3.1.1, 3.14]: only clients send a DISCONNECT.
-func TestAServerSendsNoDisconnectBeforeMQTT5(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	const hello = "\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01p"
-	old := testsupport.DialTCP(t, address)
-	testsupport.Send(t, old, hello)
-	mustBeAccepted(t, old)
-	next := testsupport.DialTCP(t, address)
-	testsupport.Send(t, next, hello)
-	mustBeAccepted(t, next)
-	testsupport.MustBeClosed(t, old)
-}
-
-// mustBeAccepted reads a CONNACK of MQTT 3.1.1.
-func mustBeAccepted(t *testing.T, conn net.Conn) {
-	t.Helper()
-	answer := make([]byte, 4)
-	if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "\x20\x02\x00\x00" {
-		t.Fatalf("got % x, %v", answer, err)
 	}
 }

@@ -27,8 +27,6 @@ const (
 
 	// DroppedTooManyTopics: the client has used 64 other response topics in its session.
 	DroppedTooManyTopics DropReason = "this client has used 64 response topics below clients/ in its session already; let it use one for all requests"
-	// DroppedOldProtocol: the client uses an MQTT version before 5.
-	DroppedOldProtocol DropReason = "a request needs MQTT 5"
 	// DroppedJournalSlow: it is a Will, and for 5 s too much waited for the journal.
 	DroppedJournalSlow DropReason = "the journal did not go on in time for a Will; if it stays so, look for a disk or a network that is slow"
 )
@@ -48,23 +46,11 @@ const (
 	RefusedRules           RefusalReason = "CONNECT was refused" // client id, Will, or a limit; CONNACK has the reason, if the client takes a CONNACK
 )
 
-// MessageDropReason is why an ordinary message did not reach a subscriber. The publisher is
-// not told.
-type MessageDropReason string
-
-// The reasons why a message is dropped.
-const (
-	// MessageSessionFull: as much waits in the session as Limits.SessionMessages or Limits.SessionBytes allow.
-	MessageSessionFull MessageDropReason = "session full"
-	// MessageSessionsFull: as much waits in all sessions as Limits.AllSessionBytes allows.
-	MessageSessionsFull MessageDropReason = "sessions full"
-	// MessageExpired: its Message Expiry Interval was over before it could be sent.
-	MessageExpired MessageDropReason = "expired"
-	// MessageTooLarge: it is larger than the Maximum Packet Size of the subscriber.
-	MessageTooLarge MessageDropReason = "too large"
-	// MessageNotReadable: the subscriber may not read the topic.
-	MessageNotReadable MessageDropReason = "not readable"
-)
+// MessageDropReason is why an ordinary message did not reach a subscriber: "session full" or "sessions full", as
+// much waits for the client, or for all, as may; "expired", its Message Expiry Interval was over before it could be
+// sent; "too large" for the subscriber; "not readable", the subscriber may not read the topic. The publisher is not
+// told.
+type MessageDropReason = pubsub.Reason
 
 // Stats counts what happened since the server was made.
 type Stats struct {
@@ -81,10 +67,8 @@ type Stats struct {
 	// AppliedWills is how many Wills that are requests were given to the store. Requests counts
 	// them too.
 	AppliedWills uint64
-	// RefusedConnections is how many connections were refused, at CONNECT or before, and Refused
-	// how many by reason.
-	RefusedConnections uint64
-	Refused            map[RefusalReason]uint64
+	// Refused is how many connections were refused, at CONNECT or before, by reason.
+	Refused map[RefusalReason]uint64
 	// SlowReaders is how many clients were disconnected because they did not read fast enough.
 	SlowReaders uint64
 	// Panics is how often the server recovered from a panic by ending a connection, or by not
@@ -92,19 +76,14 @@ type Stats struct {
 	Panics uint64
 }
 
-// Usage is what a server holds now for its clients. See Limits for how bytes are counted.
+// Usage is what a server holds now for its clients.
 type Usage struct {
 	// Store is what the store holds: keys, values, watches.
 	Store statestore.Usage
 	// Sessions is how many clients are connected or have a session that is kept.
 	Sessions int
-	// Subscriptions is how many subscriptions these have, and SubscriptionBytes what they take
-	// up.
-	Subscriptions     int
-	SubscriptionBytes int64
-	// WaitingMessages is how many messages wait in sessions, and WaitingBytes their
-	// size.
-	WaitingMessages, WaitingBytes int64
+	// Their subscriptions and the messages that wait for them.
+	pubsub.Usage
 	// OutgoingBytes is what else waits to be written to connections, or will after a commit.
 	OutgoingBytes int64
 	// ArrivingBytes is what large packets take that are not complete.
@@ -113,45 +92,26 @@ type Usage struct {
 
 // Usage returns what the server holds now. It is cheap to call.
 func (s *Server) Usage() Usage {
-	messages := s.messages.Usage()
-	return Usage{
-		Store:             s.engine.Usage(),
-		Sessions:          messages.Sessions,
-		Subscriptions:     messages.Subscriptions,
-		SubscriptionBytes: messages.SubscriptionBytes,
-		WaitingMessages:   messages.WaitingMessages,
-		WaitingBytes:      messages.WaitingBytes,
-		OutgoingBytes:     s.outgoing.Used(),
-		ArrivingBytes:     s.arriving.Used(),
-	}
+	usage := Usage{Store: s.engine.Usage(), Usage: s.messages.Usage(), OutgoingBytes: s.outgoing.Used(), ArrivingBytes: s.arriving.Used()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	usage.Sessions = len(s.clients)
+	return usage
 }
 
 // Stats returns the counts as they are now.
 func (s *Server) Stats() Stats {
-	dropped := s.messages.Usage().Dropped
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats := s.stats
-	stats.Connected = s.connected
-	stats.Dropped = maps.Clone(s.stats.Dropped)
-	stats.Refused = maps.Clone(s.stats.Refused)
-	stats.DroppedMessages = map[MessageDropReason]uint64{
-		MessageSessionFull:  dropped[pubsub.SessionFull],
-		MessageSessionsFull: dropped[pubsub.TotalFull],
-		MessageExpired:      dropped[pubsub.Expired],
-		MessageTooLarge:     dropped[pubsub.TooLarge],
-		MessageNotReadable:  dropped[pubsub.Forbidden],
-	}
+	stats.Dropped, stats.Refused, stats.DroppedMessages = maps.Clone(stats.Dropped), maps.Clone(stats.Refused), s.messages.Dropped()
 	return stats
 }
 
 // refused counts a connection that is refused, and logs a line about it.
-func (s *Server) refused(why RefusalReason, line int, attributes ...any) {
-	s.count(func(stats *Stats) {
-		stats.RefusedConnections++
-		stats.Refused[why]++
-	})
-	s.log(line, attributes...)
+func (s *Server) refused(why RefusalReason, attributes ...any) {
+	s.count(func(stats *Stats) { stats.Refused[why]++ })
+	s.log(lineRefused, attributes...)
 }
 
 // count changes the statistics.

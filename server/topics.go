@@ -54,15 +54,6 @@ func (s *Server) mayLeaveWill(identity access.Identity, topic string) bool {
 	return owns(identity.Client, topic) && !envelope.IsRecommended(rest)
 }
 
-// mayPublishWill reports whether the Will of a client, which is due, may be published. Rules and
-// response topics may have changed since CONNECT, and another client may own the topic by now.
-func (s *Server) mayPublishWill(identity access.Identity, topic string) bool {
-	if envelope.IsClientTopic(topic) && s.collides(identity.Client) {
-		return false
-	}
-	return s.mayLeaveWill(identity, topic) && s.mayPublish(identity, topic)
-}
-
 // mayUse reports whether a client may publish to a topic outside of clients/, or name it as its
 // response topic.
 func (s *Server) mayUse(identity access.Identity, topic string) bool {
@@ -144,21 +135,23 @@ const noneRetained = "this server retains no messages: publish without the retai
 // one, or one for each of its libraries.
 const maxResponseTopics = 64
 
-// reserveTopic reserves the response topic of a request. It reports false if the client has too many.
-func (s *Server) reserveTopic(c *client, topic string) bool {
-	if !needsReservation(topic) {
+// reserveTopic reserves the response topic of a request. It reports false if the client has too many. The
+// goroutine that reads the connection calls it.
+func (s *Server) reserveTopic(conn *connection, topic string) bool {
+	if conn.reserved == topic { // as for nearly all requests
 		return true
 	}
-	hash := maphash.String(s.seed, topic)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slices.Contains(c.answered, hash) {
-		return true // a topic of the Will does not count, since the next Will replaces it
+	c, hash := conn.client, maphash.String(s.seed, topic)
+	switch {
+	case !needsReservation(topic) || slices.Contains(c.answered, hash):
+	case len(c.answered) >= maxResponseTopics:
+		return false // a topic of the Will does not count, since the next Will replaces it
+	default:
+		c.answered = append(c.answered, hash)
 	}
-	if len(c.answered) >= maxResponseTopics {
-		return false
-	}
-	c.answered = append(c.answered, hash)
+	conn.reserved = topic
 	return true
 }
 

@@ -289,7 +289,7 @@ func TestARefusedClientLearnsNothing(t *testing.T) {
 	if got := await.Receive(authenticator.Came); got.User != "mallory" || string(got.Password) != "secret" || got.Certified {
 		t.Errorf("came %+v", got)
 	}
-	if got := s.Stats(); got.RefusedConnections != 1 || got.Connected != 0 {
+	if got := s.Stats(); got.Refused[server.RefusedCredentials] != 1 || got.Connected != 0 {
 		t.Errorf("stats %+v", got)
 	}
 }
@@ -357,67 +357,6 @@ func TestAnAddressThatOthersCanReachNeedsTLSAndAuthentication(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
-	}
-}
-
-// The applications of the AIO SDKs answer each other on clients/{id of the one that
-// asked}/{topic of the request}, while both use the store.
-func TestTwoApplicationsAnswerEachOther(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	invoker, executor := testsupport.Connect(t, address, "invoker", nil), testsupport.Connect(t, address, "executor", nil)
-	executor.Subscribe("services/press/+/command/+")
-	for i, level := range []string{"invoker", "696E766F6B6572"} {
-		request := fmt.Sprintf("services/press/executor/command/increment-%d", i)
-		response := "clients/" + level + "/" + request
-		invoker.Subscribe(response)
-		for round := range 3 {
-			invoker.Do("SET", "k", "v") // on their own response topics
-			executor.Do("GET", "k")
-			correlation := fmt.Sprintf("%015d%d", i, round)
-			if _, err := invoker.Publish(&paho.Publish{
-				QoS:     1,
-				Topic:   request,
-				Payload: []byte("{}"),
-				Properties: &paho.PublishProperties{
-					ResponseTopic:   response,
-					CorrelationData: []byte(correlation),
-					User:            paho.UserProperties{{Key: "__srcId", Value: "invoker"}},
-				},
-			}); err != nil {
-				t.Fatal(err)
-			}
-			executor.Answer(correlation)
-			reply := invoker.Next()
-			if reply.Topic != response || string(reply.Payload) != correlation || string(reply.Properties.CorrelationData) != correlation ||
-				reply.Properties.User.Get("__stat") != "200" {
-				t.Errorf("%s: the reply is %v", level, reply)
-			}
-		}
-	}
-}
-
-// Rules can restrict the topics of other clients, but not the own topics of a client.
-func TestTheRulesDecideWhetherAClientPublishesBelowTheNameOfAnother(t *testing.T) {
-	authorizer := testsupport.Rules{Topic: func(identity access.Identity, topic string, write bool) bool {
-		return write && identity.User == "executor" && strings.HasSuffix(topic, "/rpc")
-	}}
-	address := testsupport.Start(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-	executor, stranger := testsupport.Connect(t, address, "e", testsupport.As("executor")), testsupport.Connect(t, address, "s", testsupport.As("stranger"))
-	for _, test := range []struct {
-		client *testsupport.PahoClient
-		topic  string
-		want   bool
-	}{
-		{executor, "clients/p/rpc", true},
-		{executor, "clients/p/other", false},
-		{executor, "clients/p/services/statestore/rpc", false}, // the store's, whatever rules say
-		{executor, "clients/statestore/rpc", false},
-		{stranger, "clients/p/rpc", false},
-		{stranger, "clients/s/other", true},
-	} {
-		if got := test.client.MayPublish(test.topic); got != test.want {
-			t.Errorf("%s may publish to %q: %v", test.client.ID, test.topic, got)
-		}
 	}
 }
 

@@ -3,17 +3,13 @@ package server
 import (
 	"bytes"
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
-	"github.com/tenurelock/tenure/server/internal/fairqueue"
-	"github.com/tenurelock/tenure/server/internal/logs"
-	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -24,6 +20,8 @@ func (s *Server) admitWill(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
 	switch {
 	case will.QoS > 1:
 		return refusal(mqtt.QoSNotSupported, noQoS2) // [MQTT-3.2.2-12]
+	case will.WillDelay > 0:
+		return mqtt.Refuse(mqtt.ImplementationError, "a Will is published when its connection ends, so its Will Delay Interval must be 0, not %d", will.WillDelay)
 	case topic == protocol.InvokeTopic:
 		return s.setWillRequest(conn, will)
 	case !s.mayLeaveWill(conn.identity, topic): // when the Will is due, the client can no longer be told
@@ -31,12 +29,15 @@ func (s *Server) admitWill(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
 	case will.Retain:
 		return refusal(mqtt.RetainNotSupported, noneRetained) // [MQTT-3.2.2-13]
 	}
-	setOrdinaryWill(conn, will)
+	message := conn.message(topic, will)
+	message.Payload = bytes.Clone(will.Payload) // without the bytes of the CONNECT
+	conn.ordinaryWill, conn.willExpiry = &message, will.MessageExpiry
 	return nil
 }
 
 // setWillRequest stores a Will that is a request with its connection. It refuses a Will that could never be
-// applied: when it is due, its client can no longer be told what is wrong.
+// applied, since its client can no longer be told when it is due. What can change (authorization, the
+// clock, fencing) is checked then.
 func (s *Server) setWillRequest(conn *connection, asked *mqtt.Publish) *mqtt.Refusal {
 	will := new(requestTexts).request(asked)
 	will.isWill, will.Publish = true, &mqtt.Publish{ // without the bytes of the CONNECT
@@ -46,33 +47,11 @@ func (s *Server) setWillRequest(conn *connection, asked *mqtt.Publish) *mqtt.Ref
 		CorrelationData: bytes.Clone(asked.CorrelationData),
 		Payload:         bytes.Clone(asked.Payload),
 	}
-	command, refused := s.checkWill(conn, &will, asked.WillDelay)
-	if refused != nil {
-		return refusal(refused.Code, "a Will for the state store must be a valid request: "+refused.Reason)
-	}
-	conn.will, conn.willCommand = &will, &command
-	return nil
-}
-
-// endsWith reports whether the Will of a connection releases what a SET that comes over it sets: then
-// the key must not outlive this process either (docs/adr/0005). If the client may not release the key,
-// its Will does not, and the key has its lifetime.
-func (s *Server) endsWith(conn *connection, command *statestore.Command) bool {
-	return conn.willCommand != nil && command.ReleasedBy(conn.willCommand) &&
-		s.options.Authorizer.Authorize(conn.identity, statestore.VerbVDel, command.Key)
-}
-
-// checkWill parses and checks a Will as a request, except for what can change (authorization, the
-// clock, fencing), which is checked when the Will is applied.
-func (s *Server) checkWill(conn *connection, will *request, delay uint32) (command statestore.Command, refused *mqtt.Refusal) {
-	if why := s.checkRequest(conn, *will); why != "" {
-		return command, refusal(codeOf(why), string(why))
-	}
-	command = s.parse(conn, will)
-	wrong := command.Err()
-	switch {
-	case delay > 0:
-		wrong = fmt.Errorf("it is applied when the connection ends, so its Will Delay Interval must be 0, not %d", delay)
+	command := s.parse(conn, &will)
+	code, wrong := byte(mqtt.ImplementationError), command.Err()
+	switch why := s.checkRequest(conn, will); {
+	case why != "":
+		code, wrong = codeOf(why), errors.New(string(why))
 	case wrong != nil:
 	case command.Verb == statestore.VerbSet && will.timestamp == nil:
 		wrong = protocol.MissingTimestamp
@@ -80,9 +59,10 @@ func (s *Server) checkWill(conn *connection, will *request, delay uint32) (comma
 		wrong = protocol.MalformedTimestamp
 	}
 	if wrong != nil {
-		return command, refusal(mqtt.ImplementationError, wrong.Error())
+		return refusal(code, "a Will for the state store must be a valid request: "+wrong.Error())
 	}
-	return command, nil
+	conn.will, conn.willCommand = &will, &command
+	return nil
 }
 
 func isTimestamp(text *string) bool {
@@ -93,19 +73,28 @@ func isTimestamp(text *string) bool {
 	return err == nil
 }
 
+// endsWith reports whether the Will of a connection releases what a SET that comes over it sets: then
+// the key must not outlive this process either (docs/adr/0005). If the client may not release the key,
+// its Will does not, and the key has its lifetime.
+func (s *Server) endsWith(conn *connection, command *statestore.Command) bool {
+	return conn.willCommand != nil && command.ReleasedBy(conn.willCommand) &&
+		s.options.Authorizer.Authorize(conn.identity, statestore.VerbVDel, command.Key)
+}
+
 // endWill applies or publishes the Will of a connection that has ended, unless a normal DISCONNECT has
 // withdrawn it [MQTT-3.1.2-8, MQTT-3.1.2-10]. The goroutine that reads the connection calls it once, when it
 // has read everything else. When the server stops, no Wills are applied: the package comment says why.
 func (c *connection) endWill() error {
-	defer c.readTurn.End()
-	if c.why.Load() == endLeft || c.server.stopping.Load() {
-		return nil
-	}
-	if c.will != nil {
-		c.server.applyWill(c)
-	}
-	if c.ordinaryWill != nil {
-		c.server.publishOrDelayWill(c)
+	s, will := c.server, c.ordinaryWill
+	switch {
+	case c.why.Load() == endLeft || s.running.Err() != nil:
+	case c.will != nil:
+		s.applyWill(c)
+	case will != nil && s.mayLeaveWill(c.identity, will.Topic) && s.mayPublish(c.identity, will.Topic): // rules and response topics may have changed
+		will.Expires = expiryOf(c.willExpiry)
+		c.readTurn.Begin()
+		defer c.readTurn.End()
+		s.publish(will, c.readTurn)
 	}
 	return nil
 }
@@ -125,22 +114,21 @@ func (s *Server) applyWill(conn *connection) {
 	ctx, cancel := context.WithTimeout(s.running, willPatience)
 	defer cancel()
 	if s.engine.Room(ctx) != nil {
-		if !s.stopping.Load() {
+		if s.running.Err() == nil {
 			s.drop(conn, DroppedJournalSlow)
 		}
 		return
 	}
 	conn.readTurn.Begin()
+	defer conn.readTurn.End()
 	_, fault := s.submit(conn, s.command(conn, &will), func(reply statestore.Reply) {
 		s.answered(reply)
 		if !envelope.IsClientTopic(will.responseTopic) { // only the client, which is gone, could read that
 			s.tasks.Go(func() { s.publishWillReply(&will, reply) })
 		}
 	})
-	conn.readTurn.End()
 	if fault == nil { // else it is counted and logged, as for any request
 		s.count(func(stats *Stats) { stats.AppliedWills++ })
-		s.logger.Debug("applied a Will", "client", logs.Name(conn.identity.Client))
 	}
 }
 
@@ -148,79 +136,5 @@ func (s *Server) applyWill(conn *connection) {
 func (s *Server) publishWillReply(will *request, reply statestore.Reply) {
 	turn := s.processors.NewPlace()
 	defer turn.End()
-	encoded := s.encodeReply(will.responseTopic, will.CorrelationData, reply)
-	defer encoded.free()
-	s.publishReply(encoded, turn)
-}
-
-// ordinaryWill is a Will that is not a request: a message to be published when the connection ends
-// without a normal DISCONNECT.
-type ordinaryWill struct {
-	message  pubsub.Message
-	expiry   uint32 // the Message Expiry Interval in seconds, from when the Will is published
-	delay    time.Duration
-	identity access.Identity
-	due      time.Time // when the delay is over
-}
-
-// setOrdinaryWill stores an ordinary Will with its connection.
-func setOrdinaryWill(conn *connection, asked *mqtt.Publish) {
-	conn.ordinaryWill = &ordinaryWill{
-		message:  conn.message(string(asked.Topic), asked),
-		expiry:   asked.MessageExpiry,
-		delay:    time.Duration(asked.WillDelay) * time.Second,
-		identity: conn.identity,
-	}
-	conn.ordinaryWill.message.Payload = bytes.Clone(asked.Payload) // without the bytes of the CONNECT
-}
-
-// publishOrDelayWill publishes the Will of a connection that ended. If it has a delay and the
-// session is kept, it waits: if the client comes back in time, it is not published
-// [MQTT-3.1.3-9].
-func (s *Server) publishOrDelayWill(conn *connection) {
-	will := conn.ordinaryWill
-	if will.delay == 0 || conn.sessionExpiry() == 0 {
-		s.publishOrdinaryWill(will, conn.readTurn)
-		return
-	}
-	will.due = time.Now().Add(will.delay)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	conn.client.will = will
-}
-
-// publishDelayedWill publishes the Will of a client that waits for its delay, if there is one.
-func (s *Server) publishDelayedWill(id string, turn *fairqueue.Place) {
-	s.mu.Lock()
-	var will *ordinaryWill
-	if c := s.clients[id]; c != nil {
-		will, c.will = c.will, nil
-	}
-	s.mu.Unlock()
-	if will != nil {
-		s.publishOrdinaryWill(will, turn)
-	}
-}
-
-// publishOrdinaryWill publishes a Will if its client may still publish to the topic, in turns at the place of
-// the goroutine that calls it. Goroutines of other clients and of the server call it, so it recovers from a
-// panic of the rules.
-func (s *Server) publishOrdinaryWill(will *ordinaryWill, turn *fairqueue.Place) {
-	defer func() {
-		turn.End() // it may have panicked in a turn
-		if value := recover(); value != nil {
-			s.notePanic(value, "client", logs.Name(will.identity.Client))
-		}
-	}()
-	if !s.mayPublishWill(will.identity, will.message.Topic) {
-		s.logger.Debug("a Will was not published", "client", logs.Name(will.identity.Client), "topic", logs.Name(will.message.Topic))
-		return
-	}
-	message := will.message
-	if will.expiry > 0 {
-		message.Expires = time.Now().Add(time.Duration(will.expiry) * time.Second)
-	}
-	turn.Begin()
-	s.messages.Publish(&message, func() bool { return s.yield(turn) })
-	turn.End()
+	s.publishReply(will.responseTopic, s.encodeReply(will.responseTopic, will.CorrelationData, reply), turn)
 }

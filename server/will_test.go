@@ -2,10 +2,8 @@ package server_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -15,9 +13,7 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mqtt"
@@ -111,29 +107,6 @@ func TestTheWillOfATakenOverConnectionIsAppliedBeforeTheNewOneActs(t *testing.T)
 			}
 		})
 	}
-}
-
-// Each connection applies its Will while the next one with its client id waits.
-func TestSimultaneousTakeOversWithWillsComeToAnEnd(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	var group sync.WaitGroup
-	const clients = 40
-	for i := range clients {
-		group.Go(func() {
-			w := testsupport.RequestWill("p", "VDEL", "lock", fmt.Sprint("p:", i))
-			// A connection may be taken over before that.
-			if c, err := w.TryConnect(t, address, "p"); err == nil {
-				_ = c.Exchange(0, nil, testsupport.Exchange{Words: []string{"SET", "lock", fmt.Sprint("p:", i), "NEX"}, Want: "+OK\r\n"})
-				c.Reset()
-			}
-		})
-	}
-	await.Done(group.Wait)
-	testsupport.Eventually(t, "all connections end", func() bool { return s.Sockets() == 0 })
-	if got := s.Stats().AppliedWills; got == 0 || got > clients {
-		t.Errorf("%d Wills of %d were applied", got, clients)
-	}
-	testsupport.Connect(t, address, "observer", nil).MustGet("lock", "")
 }
 
 func TestAWillIsAppliedAfterAllThatItsClientSent(t *testing.T) {
@@ -245,9 +218,7 @@ func TestAWillIsAppliedWithTheRightsThatItsClientHasThen(t *testing.T) {
 					return identity.Client != "p" || !lostTopics.Load()
 				},
 			}
-			var log logbuffer.Buffer
-			address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer,
-				Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+			address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
 			w := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
 			w.User, w.Response = "alice", "factory/answers"
 			c := w.Connect(t, address, "p")
@@ -271,9 +242,6 @@ func TestAWillIsAppliedWithTheRightsThatItsClientHasThen(t *testing.T) {
 			if got := stats.Dropped[server.DroppedForeignTopic]; stats.AppliedWills != test.applied || got != test.dropped {
 				t.Errorf("%d Wills are counted as applied and %d as dropped", stats.AppliedWills, got)
 			}
-			if text := log.String(); strings.Contains(text, `msg="applied a Will" client=p`) != (test.applied == 1) {
-				t.Errorf("the log says\n%s", text)
-			}
 			testsupport.Connect(t, address, "observer", testsupport.As("observer")).MustGet("lock", test.left)
 		})
 	}
@@ -293,7 +261,7 @@ func TestAWillThatIsNotAValidRequestIsRefusedAtConnectAndNeverApplied(t *testing
 		{"QoS 2", func(w *testsupport.WillConnect) { w.QoS = 2 }, 0x9b, "this server has no QoS 2"},
 		{"a delay", func(w *testsupport.WillConnect) { w.Delay = 120 }, 0x83, "its Will Delay Interval must be 0, not 120"},
 		{"the system topic as response topic", func(w *testsupport.WillConnect) { w.Response = testsupport.InvokeTopic }, 0x87, "the response topic belongs to the state store"},
-		{"a wildcard in the response topic", func(w *testsupport.WillConnect) { w.Response = "clients/+/response" }, 0x90, "in the properties of its Will, as its response topic, a topic name has a wildcard"},
+		{"a wildcard in the response topic", func(w *testsupport.WillConnect) { w.Response = "clients/+/response" }, 0x90, "in its Will, as its response topic, a topic name has a wildcard"},
 		{"a system response topic", func(w *testsupport.WillConnect) { w.Response = "$SYS/broker" }, 0x90, "nothing can be published to this response topic"},
 		{"another client's response topic", func(w *testsupport.WillConnect) { w.Response = "clients/q/response" }, 0x87, "this client may not be answered on this response topic"},
 		{"no command", func(w *testsupport.WillConnect) { w.Payload = []byte("nonsense") }, 0x83, "syntax error"},
@@ -333,22 +301,6 @@ func TestAWillThatIsNotAValidRequestIsRefusedAtConnectAndNeverApplied(t *testing
 	}
 }
 
-// docs/protocol.md §1.1: MQTT 5 only.
-func TestProtocol1AWillOfAnMQTT311ClientIsNotARequest(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	w := testsupport.RequestWill("p", "DEL", "k")
-	w.Old = true
-	conn := testsupport.DialTCP(t, address)
-	testsupport.Send(t, conn, w.Packet("p"))
-	connack := make([]byte, 4)
-	if _, err := io.ReadFull(conn, connack); err != nil || connack[0] != 0x20 || connack[3] == 0 {
-		t.Errorf("CONNACK %x, %v", connack, err)
-	}
-	if got := s.Stats().RefusedConnections; got != 1 {
-		t.Errorf("%d refused connections are counted", got)
-	}
-}
-
 // The clients of a server that stops are alive. A lease that their Wills released could go to a client
 // that is still connected, in a store that is about to end.
 func TestNoWillIsAppliedWhenTheServerStops(t *testing.T) {
@@ -374,22 +326,6 @@ func TestNoWillIsAppliedWhenTheServerStops(t *testing.T) {
 			t.Errorf("%d Wills were applied", got)
 		}
 	}
-}
-
-// The server closes such a connection without a DISCONNECT.
-func TestTheWillOfAClientThatDoesNotReadIsAppliedWhenItIsDisconnected(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	c := testsupport.RequestWill("p", "DEL", "lock").Connect(t, address, "p")
-	c.MustDo(t, 0, "+OK\r\n", "SET", "lock", "p:1")
-	c.MustDo(t, 1, "+OK\r\n", "KEYNOTIFY", "k")
-	writer := testsupport.Connect(t, address, "writer", nil)
-	value := strings.Repeat("x", 64<<10)
-	for s.Stats().SlowReaders == 0 { // it does not read
-		writer.Do("SET", "k", value)
-	}
-	testsupport.Eventually(t, "the Will is applied", func() bool { return s.Stats().AppliedWills == 1 })
-	writer.MustGet("lock", "")
-	_ = writer.Paho.Disconnect(&paho.Disconnect{})
 }
 
 func TestAWillIsAppliedBeforeTheNextConnectionAndDoesNotWaitForACommit(t *testing.T) {
@@ -507,57 +443,4 @@ type mayNot statestore.Verb
 
 func (m mayNot) Authorize(_ access.Identity, verb statestore.Verb, _ string) bool {
 	return verb != statestore.Verb(m)
-}
-
-// With a TTL of a minute a leader is there again as soon as the server is, as after any loss of a connection.
-func TestInvariant62ALeaderWithInstantFailoverIsThereAgainAsSoonAsItsServer(t *testing.T) {
-	const ttl = time.Minute
-	for _, end := range []struct {
-		name    string
-		restart func(*durable)
-	}{
-		{"stopped", (*durable).restart},
-		{"crashed", (*durable).crash},
-	} {
-		t.Run(end.name, func(t *testing.T) {
-			d := &durable{t: t, journal: new(testsupport.Journal), stays: true}
-			d.start()
-			t.Cleanup(func() { d.stop() })
-			leads := make(chan *election.Term)
-			ctx, stop := context.WithCancel(t.Context())
-			var electors sync.WaitGroup
-			defer func() {
-				stop()
-				await.Done(electors.Wait)
-			}()
-			for _, name := range []string{"a", "b"} {
-				client := testsupport.Dial(t, d.address, transport.Options{ClientID: name, KeepAlive: ttl})
-				elector, err := election.New(client, "press-7/active", election.Options{TTL: ttl, Lease: lease.Options{InstantFailover: true}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				electors.Go(func() {
-					_ = elector.Run(ctx, func(ctx context.Context, term *election.Term) error {
-						select {
-						case leads <- term:
-							await.Receive(ctx.Done())
-						case <-ctx.Done():
-						}
-						return nil
-					})
-				})
-			}
-			former := await.Receive(leads)
-			began := time.Now()
-			end.restart(d)
-			_ = await.Receive(leads)
-			if took := time.Since(began); took > ttl/4 {
-				t.Errorf("with a TTL of %v it took %v", ttl, took)
-			}
-			await.Receive(former.Tenure().Context().Done())
-			if _, err := former.Token(); !errors.Is(err, lease.ErrConnectionLost) {
-				t.Errorf("the former leader's token: %v, want ErrConnectionLost", err)
-			}
-		})
-	}
 }

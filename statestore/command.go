@@ -3,6 +3,7 @@ package statestore
 import (
 	"bytes"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -85,8 +86,7 @@ type Request struct {
 // Command is a parsed request. If the request was malformed the command has a refusal,
 // with which [Store.Apply] replies.
 type Command struct {
-	// Client is the client id of Request.Client.
-	Client string
+	Request
 	// Verb is what the command does; VerbUnknown if that could not be parsed.
 	Verb Verb
 	// Key is the key; any bytes, and empty only in a refused command.
@@ -122,22 +122,12 @@ type Command struct {
 	// that away would be a write for each connection that ends, for keys that are released first.
 	Willed bool
 
-	timestamp   property[hlc.Timestamp]
-	token       property[hlc.Token]
-	store       *string // the only store that may apply it; nil: any
-	refusal     protocol.Refusal
-	fingerprint fingerprint
-	delivery    Delivery
-	packetID    uint16
-	dialect     Dialect
-	expires     time.Duration // on Instant.Elapsed; zero: never
-}
-
-// property is a user property that should hold a timestamp or a token. Malformed text
-// is refused only after authorization (docs/protocol.md §4.4), so Parse notes it.
-type property[T hlc.Timestamp | hlc.Token] struct {
-	value              T // zero if absent or malformed
-	present, malformed bool
+	timestamp hlc.Timestamp // zero: absent or malformed
+	token     hlc.Token     // zero: absent or malformed
+	// Malformed text is refused only after authorization (docs/protocol.md §4.4), so Parse notes it.
+	badTimestamp, badToken bool
+	refusal                protocol.Refusal
+	fingerprint            fingerprint
 }
 
 // Parse parses a request. It does each check that needs neither the store nor a clock, in
@@ -145,17 +135,9 @@ type property[T hlc.Timestamp | hlc.Token] struct {
 // fails, the Command has the refusal; see [Command.Err]. Parse needs no lock and allocates
 // in proportion to the payload. The Value of the result aliases the payload.
 func Parse(request Request) Command {
-	command := Command{
-		Client:      request.Client,
-		timestamp:   parseProperty(request.Timestamp, hlc.Parse),
-		token:       parseProperty(request.FencingToken, hlc.ParseToken),
-		store:       request.Store,
-		fingerprint: fingerprintOf(request),
-		delivery:    request.Delivery,
-		packetID:    request.PacketID,
-		dialect:     request.Dialect,
-		expires:     request.Expires,
-	}
+	command := Command{Request: request, fingerprint: fingerprintOf(request)}
+	command.timestamp, command.badTimestamp = parseProperty(request.Timestamp, hlc.Parse)
+	command.token, command.badToken = parseProperty(request.FencingToken, hlc.ParseToken)
 	var room [7][]byte // the longest command, SET key value NEX value PX ms
 	arguments, err := resp3.DecodeArray(room[:0], request.Payload)
 	if err != nil || len(arguments) == 0 {
@@ -187,7 +169,7 @@ func (c Command) Deny() Command {
 // Timestamp returns the clock of the sender, the user property __ts. It reports false if the request has
 // none, or a malformed one.
 func (c *Command) Timestamp() (hlc.Timestamp, bool) {
-	return c.timestamp.value, c.timestamp.present && !c.timestamp.malformed
+	return c.timestamp, !c.timestamp.IsZero()
 }
 
 // ReleasedBy reports whether will, as the Will of the connection, deletes what the command sets there:
@@ -196,12 +178,12 @@ func (c *Command) ReleasedBy(will *Command) bool {
 	return c.Verb == VerbSet && will.Verb == VerbVDel && c.Key == will.Key && bytes.Equal(c.Value, will.Value)
 }
 
-func parseProperty[T hlc.Timestamp | hlc.Token](text *string, parse func(string) (T, error)) property[T] {
+func parseProperty[T hlc.Timestamp | hlc.Token](text *string, parse func(string) (T, error)) (value T, malformed bool) {
 	if text == nil {
-		return property[T]{}
+		return value, false
 	}
 	value, err := parse(*text)
-	return property[T]{value: value, present: true, malformed: err != nil}
+	return value, err != nil
 }
 
 // grammar is the syntax of one verb.
@@ -211,25 +193,17 @@ type grammar struct {
 	value    bool // whether a value follows the key
 }
 
-func grammarOf(verb []byte) (grammar, bool) {
-	var w word
-	switch string(w.upper(verb)) {
-	case protocol.VerbSet:
-		return grammar{verb: VerbSet, min: 3, value: true}, true
-	case protocol.VerbGet:
-		return grammar{verb: VerbGet, min: 2, max: 2}, true
-	case protocol.VerbDel:
-		return grammar{verb: VerbDel, min: 2, max: 2}, true
-	case protocol.VerbVDel:
-		return grammar{verb: VerbVDel, min: 3, max: 3, value: true}, true
-	case protocol.VerbKeyNotify:
-		return grammar{verb: VerbKeyNotify, min: 2}, true
-	}
-	return grammar{}, false
+var grammars = map[string]grammar{
+	protocol.VerbSet:       {verb: VerbSet, min: 3, value: true},
+	protocol.VerbGet:       {verb: VerbGet, min: 2, max: 2},
+	protocol.VerbDel:       {verb: VerbDel, min: 2, max: 2},
+	protocol.VerbVDel:      {verb: VerbVDel, min: 3, max: 3, value: true},
+	protocol.VerbKeyNotify: {verb: VerbKeyNotify, min: 2},
 }
 
 func (c *Command) parse(arguments [][]byte) (refusal protocol.Refusal) {
-	grammar, ok := grammarOf(arguments[0])
+	var w word
+	grammar, ok := grammars[string(w.upper(arguments[0]))]
 	if !ok {
 		return protocol.UnknownCommand
 	}
@@ -257,31 +231,22 @@ func (c *Command) parse(arguments [][]byte) (refusal protocol.Refusal) {
 
 func (c *Command) parseSetOptions(options [][]byte) protocol.Refusal {
 	var w word
-	for len(options) > 0 {
-		option := w.upper(options[0])
-		options = options[1:]
-		switch string(option) {
-		case protocol.OptionNX, protocol.OptionNEX:
-			if c.Condition != Always {
-				return protocol.SyntaxError
-			}
+	for ; len(options) > 0; options = options[1:] {
+		switch option := string(w.upper(options[0])); {
+		case option == protocol.OptionNX && c.Condition == Always:
 			c.Condition = IfMissing
-			if string(option) == protocol.OptionNEX {
-				c.Condition, c.Expected = IfMissingOrEqual, c.Value
-				// A word that is no option is the value of the NEX: docs/protocol.md §6.
-				if len(options) > 0 && !isSetOption(options[0]) {
-					c.Expected, options = options[0], options[1:]
-				}
+		case option == protocol.OptionNEX && c.Condition == Always:
+			c.Condition, c.Expected = IfMissingOrEqual, c.Value
+			// A word that is no option is the value of the NEX: docs/protocol.md §6.
+			if len(options) > 1 && !slices.Contains(setOptions, string(w.upper(options[1]))) {
+				options = options[1:]
+				c.Expected = options[0]
 			}
-		case protocol.OptionPX:
-			if c.Lifetime != 0 || len(options) == 0 {
+		case option == protocol.OptionPX && c.Lifetime == 0 && len(options) > 1:
+			options = options[1:]
+			if c.Lifetime = parseMillis(options[0]); c.Lifetime == 0 {
 				return protocol.SyntaxError
 			}
-			lifetime, ok := parseMillis(options[0])
-			if !ok {
-				return protocol.SyntaxError
-			}
-			c.Lifetime, options = lifetime, options[1:]
 		default:
 			return protocol.SyntaxError
 		}
@@ -289,30 +254,17 @@ func (c *Command) parseSetOptions(options [][]byte) protocol.Refusal {
 	return ""
 }
 
-func isSetOption(text []byte) bool {
-	var w word
-	switch string(w.upper(text)) {
-	case protocol.OptionNX, protocol.OptionNEX, protocol.OptionPX:
-		return true
-	}
-	return false
-}
+var setOptions = []string{protocol.OptionNX, protocol.OptionNEX, protocol.OptionPX}
 
 // parseKeyNotifyOptions accepts STOP, and GET of older clients, which has no effect.
 func (c *Command) parseKeyNotifyOptions(options [][]byte) protocol.Refusal {
 	var w word
 	seenGet := false
-	for _, option := range options {
-		switch string(w.upper(option)) {
-		case protocol.OptionStop:
-			if c.Stop {
-				return protocol.SyntaxError
-			}
+	for _, text := range options {
+		switch option := string(w.upper(text)); {
+		case option == protocol.OptionStop && !c.Stop:
 			c.Stop = true
-		case protocol.VerbGet:
-			if seenGet {
-				return protocol.SyntaxError
-			}
+		case option == protocol.VerbGet && !seenGet:
 			seenGet = true
 		default:
 			return protocol.SyntaxError
@@ -322,18 +274,13 @@ func (c *Command) parseKeyNotifyOptions(options [][]byte) protocol.Refusal {
 }
 
 // parseMillis parses a positive number of milliseconds. Numbers above the largest Duration
-// (292 years) count as the largest Duration.
-func parseMillis(text []byte) (time.Duration, bool) {
-	for _, digit := range text {
-		if digit < '0' || digit > '9' {
-			return 0, false // ParseInt would accept "+5"
-		}
+// (292 years) count as the largest Duration. For anything else it returns 0.
+func parseMillis(text []byte) time.Duration {
+	millis, err := strconv.ParseUint(string(text), 10, 63) // ParseInt would accept "+5"
+	if err != nil {
+		return 0
 	}
-	millis, err := strconv.ParseInt(string(text), 10, 64)
-	if err != nil || millis == 0 {
-		return 0, false
-	}
-	return time.Duration(min(millis, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond, true
+	return time.Duration(min(millis, math.MaxInt64/uint64(time.Millisecond))) * time.Millisecond
 }
 
 // word is a buffer for the longest verb or option of the protocol.

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/tenurelock/tenure/hlc"
 )
 
 // texts returns a line for each group, with a text for each of its records.
@@ -238,7 +236,7 @@ func TestInvariant36ManyCrashesInARow(t *testing.T) {
 		{0, 31_000}, {1, 31_000}, {15_000, 31_000}, {60_000, 0}, {-tenYears, tenYears + 31_000},
 	} {
 		t.Run(fmt.Sprint(test.step, " ms"), func(t *testing.T) {
-			d, wall, last := make(disk), int64(noon), hlc.Timestamp{}
+			d, wall, last := make(disk), int64(noon), stamp{}
 			for i := range 100 {
 				store, first, err := d.open(Options{}, Instant{WallMillis: wall})
 				if err != nil {
@@ -249,10 +247,10 @@ func TestInvariant36ManyCrashesInARow(t *testing.T) {
 				ts := fmt.Sprintf("%d:0:c", wall)
 				reply, effects := store.Apply(Instant{WallMillis: wall}, Parse(Request{Payload: []byte(payload("SET", "k", "v", "PX", "60000")), Timestamp: &ts}))
 				d.write(effects.Groups)
-				if ahead := reply.Version.Wall - wall; !above(reply.Version, last) || ahead > test.ahead || reply.Version.Wall > max(wall, noon)+31_000 {
+				if ahead := reply.Version.Wall - wall; !stampOf(reply.Version).above(last) || ahead > test.ahead || reply.Version.Wall > max(wall, noon)+31_000 {
 					t.Fatalf("after %d crashes, at %d, the version is %v; before %v", i, wall, reply.Version, last)
 				}
-				last = reply.Version
+				last = stampOf(reply.Version)
 				wall = max(wall+test.step, noon-tenYears)
 			}
 		})

@@ -1,7 +1,6 @@
 package statestore
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -69,22 +68,6 @@ func TestInvariant4WallClockStepsDoNotMoveExpiry(t *testing.T) {
 			w.now.Elapsed++
 			w.want(ask("GET k"), "$-1\r\n")
 		})
-	}
-}
-
-// A client that sets and clears expiries must not fill the store with ticks without keys.
-func TestTicksWithoutKeysAreRemoved(t *testing.T) {
-	w := newWorld(t, Options{})
-	w.set(ask("SET stays v PX 1"))
-	for i := range 20_000 {
-		w.set(ask(fmt.Sprint("SET k v PX ", 2+i)))
-		w.set(ask("SET k v"))
-	}
-	if got := len(w.store.expiries.ticks); got > 2000 {
-		t.Errorf("there are %d ticks for one key that expires", got)
-	}
-	if next, ok := w.store.NextExpiry(); !ok || next != w.now.Elapsed+time.Millisecond {
-		t.Errorf("NextExpiry = %v, %t", next, ok)
 	}
 }
 

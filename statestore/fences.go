@@ -14,27 +14,32 @@ func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 	if !command.writes() {
 		return ""
 	}
-	if s.options.Strict && command.token.present && s.neverIssued(command.token.value) {
+	if s.options.Strict && s.neverIssued(command.token) {
 		return protocol.FencingTokenNeverIssued
 	}
-	protection := s.fences[command.Key] // zero unless the store is strict
-	if current != nil {
-		protection = current.token()
-	}
-	switch {
+	switch protection := s.protection(current, command); {
 	case protection.IsZero():
 		return ""
-	case !command.token.present:
+	case command.token.IsZero():
 		return protocol.FencingTokenRequired
-	case command.token.value.Compare(protection) < 0:
+	case command.token.Compare(protection) < 0:
 		return protocol.FencingTokenLower
 	}
 	return ""
 }
 
+// protection returns the token that protects the key of a command; zero: it is not protected.
+func (s *Store) protection(current *entry, command *Command) hlc.Token {
+	if current != nil {
+		return current.token()
+	}
+	return s.fences[command.Key] // zero unless the store is strict
+}
+
 // neverIssued reports whether a token is above every version that this store has issued.
 func (s *Store) neverIssued(token hlc.Token) bool {
-	return hlc.Timestamp(token).Compare(s.versions.clock) > 0
+	clock := s.versions.clock
+	return token.Compare(hlc.Token{Wall: clock.wall, Counter: clock.counter, Node: storeNode}) > 0
 }
 
 // tokenSize is what a token counts towards Options.MaxBytes.
@@ -47,18 +52,18 @@ func tokenSize(token hlc.Token) int64 {
 
 // tokenGrows returns by how much a key grows, if the token of a command is higher than its own.
 func tokenGrows(protection hlc.Token, command *Command) int64 {
-	if command.token.value.Compare(protection) <= 0 {
+	if command.token.Compare(protection) <= 0 {
 		return 0
 	}
-	return tokenSize(command.token.value) - tokenSize(protection)
+	return tokenSize(command.token) - tokenSize(protection)
 }
 
 // fenceGrows returns by how much a DEL or a VDEL makes the store larger: in a strict store the fence stays, and
 // may get a longer token.
 func (s *Store) fenceGrows(current *entry, command *Command) int64 {
-	protection, freed := s.fences[command.Key], 0
+	protection, freed := s.protection(current, command), 0
 	if current != nil {
-		protection, freed = current.token(), len(current.value())
+		freed = len(current.value)
 	}
 	if !s.options.Strict || protection.IsZero() {
 		return 0
@@ -69,10 +74,10 @@ func (s *Store) fenceGrows(current *entry, command *Command) int64 {
 // higherToken returns the higher of a key's token and the command's. It clones the node of
 // the latter, which is a part of a message whose buffer may be reused.
 func higherToken(protection hlc.Token, command *Command) hlc.Token {
-	if !command.token.present || command.token.value.Compare(protection) <= 0 {
+	if command.token.Compare(protection) <= 0 {
 		return protection
 	}
-	higher := command.token.value
+	higher := command.token
 	higher.Node = strings.Clone(higher.Node)
 	return higher
 }
@@ -84,7 +89,7 @@ func (s *Store) keepFence(key string, fence hlc.Token) {
 		return
 	}
 	s.takeFence(key)
-	s.fences[strings.Clone(key)] = fence // a clone, because an entry's key keeps its value in memory
+	s.fences[key] = fence
 	s.bytes += int64(len(key)) + tokenSize(fence)
 }
 
@@ -109,7 +114,7 @@ func (s *Store) checkLock(command *Command) protocol.Refusal {
 	holder, _ := protocol.HolderOf(command.Value)
 	own := len(holder) < len(command.Value) && string(holder) == command.Client
 	allowed := command.Verb == VerbSet && command.Lifetime > 0 || command.Verb == VerbVDel
-	if command.token.present || !own || !allowed {
+	if command.FencingToken != nil || !own || !allowed {
 		return protocol.LockRule
 	}
 	return ""

@@ -110,10 +110,7 @@ func TestAStoreContinuesIfItFindsDataThatWasInUse(t *testing.T) {
 	continues(Options{}, false, "without data")
 	continues(Options{}, false, "with an identity and a bound only")
 	w := d.world(t, Options{})
-	w.send(ask("SET k v"))
-	for record := range w.store.Snapshot() {
-		d.write([]Group{{record}})
-	}
+	w.deliver("c", "1", "SET", "k", "v")
 	continues(Options{}, true, "with a key")
 	d.write([]Group{{Item{Kind: KindIdentity, Identity: "restored", HoldOff: true}.Record()}})
 	continues(Options{}, false, "restored from a backup")

@@ -121,5 +121,5 @@ func (s *Store) MayWrite(now Instant, command *Command) bool {
 		return true
 	}
 	version, err := s.issue(now, command, current)
-	return err != nil || above(version, s.versions.committed) // its version may need a record, see Committed
+	return err != nil || version.above(s.versions.committed) // its version may need a record, see Committed
 }

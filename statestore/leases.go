@@ -11,27 +11,20 @@ import (
 	"github.com/tenurelock/tenure/internal/shown"
 )
 
-const (
-	// maxChanges is how many changes of leases the store keeps.
-	maxChanges = 500
-	// maxAsking is how many clients the store remembers that have asked for one lease and not got it, and
-	// maxAllAsking how many for all leases: such a request costs its client nothing of its quota.
-	maxAsking, maxAllAsking = 16, 8192
-)
+// maxChanges is how many changes of leases the store keeps.
+const maxChanges = 500
 
 // leases is what the store knows of leases beside their keys, and their history. A key is a lease if it was
 // set with a lifetime and on a condition (PX with NX or NEX), as package lease does. What clients choose is
-// cut (see [shown.Cut]) and bounded, and each user has an equal share of the history, and in it each client.
+// cut (see [shown.Cut]) and bounded, and each client has an equal share of the history.
 type leases struct {
-	sources   map[sourceID]*source
-	users     []*user
-	userNamed map[string]*user
-	history   []*change          // the oldest first
-	latest    map[string]*change // in the history, by the name of the lease
-	sequence  uint64             // of the latest change
-	changed   []*change          // by the command or the expiry that is applied
-	totals    Totals
-	asking    int // how many clients are in the asking of all leases
+	sources  map[sourceID]*source
+	ordered  []*source          // the same
+	history  []*change          // the oldest first
+	latest   map[string]*change // in the history, by the name of the lease
+	sequence uint64             // of the latest change
+	changed  []*change          // by the command or the expiry that is applied
+	totals   Totals
 }
 
 // lease is what the store knows of a key that a client holds as a lease.
@@ -43,7 +36,6 @@ type lease struct {
 	bound   bool    // the request with the token named the store
 	ttl     time.Duration
 	renewed uint64
-	asking  []Waiter // clients that have asked for it since
 	gone    standby
 }
 
@@ -58,19 +50,10 @@ type sourceID struct{ client, user string }
 // source is a client that holds leases, or has changes in the history.
 type source struct {
 	sourceID
-	of      *user
-	place   int      // in of.sources
+	place   int      // in leases.ordered
 	leases  []*entry // that it holds
 	changes int
 	lost    int64 // when its connection ended, on the wall clock; 0: not known
-}
-
-// user has clients: those that have authenticated with one name.
-type user struct {
-	name    string
-	place   int // in leases.users
-	sources []*source
-	changes int
 }
 
 // change is an entry of the history.
@@ -78,46 +61,29 @@ type change struct {
 	HolderChange
 	by       *source // in whose share it is
 	holders  uint64  // how often another holder than the one before has acquired the lease until then
-	slot     uint32
+	slot     uint64
 	sequence uint64
 	gone     standby // of the lease that has ended
 	isNews   bool    // see Store.News
 }
 
-func newLeases() leases {
-	return leases{
-		sources: make(map[sourceID]*source), userNamed: make(map[string]*user),
-		latest: make(map[string]*change), totals: Totals{EndsBy: make(map[Cause]uint64)},
-	}
-}
-
 // source returns a client of a user. What uses it counts in it, and calls drop in the end.
-func (l *leases) source(client, name string) *source {
-	id := sourceID{shown.Cut(client), shown.Cut(name)}
+func (l *leases) source(client, user string) *source {
+	id := sourceID{shown.Cut(client), shown.Cut(user)}
 	if known := l.sources[id]; known != nil {
 		return known
 	}
 	id = sourceID{strings.Clone(id.client), strings.Clone(id.user)} // they may be parts of a large request
-	of := l.userNamed[id.user]
-	if of == nil {
-		of = &user{name: id.user, place: len(l.users)}
-		l.users, l.userNamed[of.name] = append(l.users, of), of
-	}
-	s := &source{sourceID: id, of: of, place: len(of.sources)}
-	of.sources, l.sources[id] = append(of.sources, s), s
+	s := &source{sourceID: id, place: len(l.ordered)}
+	l.ordered, l.sources[id] = append(l.ordered, s), s
 	return s
 }
 
 // drop forgets a client that nothing uses.
 func (l *leases) drop(s *source) {
-	if len(s.leases)+s.changes > 0 {
-		return
-	}
-	delete(l.sources, s.sourceID)
-	leave(&s.of.sources, s.place, func(last *source) { last.place = s.place })
-	if len(s.of.sources) == 0 {
-		delete(l.userNamed, s.of.name)
-		leave(&l.users, s.of.place, func(last *user) { last.place = s.of.place })
+	if len(s.leases)+s.changes == 0 {
+		delete(l.sources, s.sourceID)
+		leave(&l.ordered, s.place, func(last *source) { last.place = s.place })
 	}
 }
 
@@ -132,6 +98,7 @@ func leave[T any](list *[]*T, place int, move func(last *T)) {
 
 // hold makes a client the holder of a lease, the key of which it has set.
 func (l *leases) hold(e *entry, by *source) {
+	by.lost = 0
 	e.lease.holder, e.lease.place = by, len(by.leases)
 	by.leases = append(by.leases, e)
 	l.totals.Held++
@@ -177,8 +144,8 @@ func (c *Command) isClaim() bool {
 // goesOn reports whether a SET of the key of a lease goes on with the time of its holder.
 func (c *Command) goesOn(e *entry) bool {
 	client := e.lease.holder.client
-	return e.value() == string(c.Value) ||
-		c.Condition == Always && shown.Cut(c.Client) == client && holderOf(c.Value, client) == holderOf(e.value(), client)
+	return e.value == string(c.Value) ||
+		c.Condition == Always && shown.Cut(c.Client) == client && holderOf(c.Value, client) == holderOf(e.value, client)
 }
 
 // noteSet notes a SET that was applied to a key, which had a value before. goesOn says that it goes on with
@@ -205,13 +172,12 @@ func (s *Store) noteSet(now Instant, c *Command, reply *Reply, e *entry, before 
 // renew notes that a lease was set again.
 func (s *Store) renew(c *Command, e *entry) {
 	l := e.lease
-	if c.store != nil && !l.bound && l.renewed == 0 && l.token.node != nil {
+	if c.Store != nil && !l.bound && l.renewed == 0 && l.token != (stamp{}) {
 		l.token, l.bound = e.version, true // the tenure begins with this request
 	} else {
 		l.renewed++
 	}
-	if c.Client != l.holder.client || c.User != l.holder.user {
-		by := s.leases.source(c.Client, c.User)
+	if by := s.leases.source(c.Client, c.User); by != l.holder {
 		s.leases.letGo(e)
 		s.leases.hold(e, by)
 	}
@@ -222,15 +188,14 @@ func (s *Store) renew(c *Command, e *entry) {
 // acquire notes that a client has a lease from now on.
 func (s *Store) acquire(now Instant, c *Command, e *entry) {
 	by := s.leases.source(c.Client, c.User)
-	by.lost = 0
-	e.lease = &lease{since: now.recorded(), token: e.version, bound: c.store != nil, ttl: c.Lifetime}
+	e.lease = &lease{since: now.recorded(), token: e.version, bound: c.Store != nil, ttl: c.Lifetime}
 	s.leases.hold(e, by)
 	s.leases.totals.Acquired++
 	s.watches.find(c.Client, c.Key).wait(false)
-	name, to := shown.Cut(e.key()), holderOf(e.value(), by.client)
+	name, to := shown.Cut(e.key), holderOf(e.value, by.client)
 	last := s.leases.latest[name]
 	if last == nil || !last.isOpen() {
-		s.note(by, HolderChange{Name: s.leases.kept(name), Cause: CauseAcquired, To: to, Began: now.wall()})
+		s.note(by, HolderChange{Name: name, Cause: CauseAcquired, To: to, Began: now.wall()})
 		return
 	}
 	last.HolderChange = last.at(now)
@@ -249,7 +214,7 @@ func (s *Store) acquire(now Instant, c *Command, e *entry) {
 func (s *Store) end(now Instant, e *entry, value string, cause Cause, c *Command, reply *Reply) {
 	by := e.lease.holder
 	ended := HolderChange{
-		Name: s.leases.kept(shown.Cut(e.key())), Cause: cause, From: holderOf(value, by.client),
+		Name: shown.Cut(e.key), Cause: cause, From: holderOf(value, by.client),
 		Ended: now.wall(), HeldMillis: max(0, now.recorded()-e.lease.since),
 	}
 	if cause == CauseExpired {
@@ -268,7 +233,6 @@ func (s *Store) end(now Instant, e *entry, value string, cause Cause, c *Command
 	s.leases.totals.EndsBy[cause]++
 	s.note(by, ended).gone = e.lease.gone
 	s.leases.letGo(e)
-	s.leases.asking -= len(e.lease.asking)
 	e.lease = nil
 }
 
@@ -289,63 +253,41 @@ func (c *Command) deletes(l *lease) Cause {
 func (s *Store) note(by *source, noted HolderChange) *change {
 	h := &s.leases
 	h.sequence++
+	by.changes++ // before remove, which must not forget the client
+	c := &change{HolderChange: noted, by: by, slot: uint64(len(h.history)), sequence: h.sequence}
 	latest := h.latest[noted.Name]
-	var holders uint64
 	if latest != nil {
-		holders = latest.holders
+		c.holders = latest.holders
 	}
-	if latest != nil && latest.isRoutine() && noted.isRoutine() && latest.From == noted.From {
+	switch {
+	case latest != nil && latest.isRoutine() && noted.isRoutine() && latest.From == noted.From:
 		// The same client had it, released it, had it again and has released it again: a job that runs
 		// now and then must not push failovers out of the history.
-		noted.Repeated = latest.Repeated + 1
-		by.changes++ // remove must not forget the client
-		h.remove(latest)
-		by.changes--
-	} else {
-		latest = &change{slot: uint32(len(h.history))}
+		c.Repeated = latest.Repeated + 1
+		c.slot = h.remove(latest)
+	case len(h.history) == maxChanges:
+		c.slot = h.remove(h.surplus())
 	}
-	*latest = change{HolderChange: noted, by: by, holders: holders, slot: latest.slot, sequence: h.sequence}
-	h.add(latest)
-	if len(h.history) > maxChanges {
-		latest.slot = h.remove(h.surplus())
-	}
-	h.changed = append(h.changed, latest)
-	return latest
-}
-
-// kept returns the name of a lease as the history has it, or a copy: it may be a part of a large request.
-func (l *leases) kept(name string) string {
-	if latest := l.latest[name]; latest != nil {
-		return latest.Name
-	}
-	return strings.Clone(name)
-}
-
-func (l *leases) add(c *change) {
-	c.by.changes++
-	c.by.of.changes++
-	l.history, l.latest[c.Name] = append(l.history, c), c
+	h.history, h.latest[c.Name] = append(h.history, c), c
+	h.changed = append(h.changed, c)
+	return c
 }
 
 // remove takes a change out of the history, and returns its slot.
-func (l *leases) remove(c *change) (slot uint32) {
+func (l *leases) remove(c *change) (slot uint64) {
 	i := slices.Index(l.history, c)
 	l.history = slices.Delete(l.history, i, i+1)
 	if l.latest[c.Name] == c {
 		delete(l.latest, c.Name)
 	}
 	c.by.changes--
-	c.by.of.changes--
 	l.drop(c.by)
 	return c.slot
 }
 
-// surplus returns the change that gives way to another: the oldest one of the client that has most, of the
-// user that has most.
+// surplus returns the change that gives way to another: the oldest one of the client that has most.
 func (l *leases) surplus() *change {
-	return slices.MaxFunc(l.history, func(a, b *change) int {
-		return cmp.Or(cmp.Compare(a.by.of.changes, b.by.of.changes), cmp.Compare(a.by.changes, b.by.changes))
-	})
+	return slices.MaxFunc(l.history, func(a, b *change) int { return cmp.Compare(a.by.changes, b.by.changes) })
 }
 
 // takeChanged returns the records of the history that the command or the expiry that was applied has changed.
@@ -353,82 +295,27 @@ func (s *Store) takeChanged() (records []Record) {
 	for _, c := range s.leases.changed {
 		c.isNews = true
 		if s.options.Journaled {
-			records = append(records, c.record())
+			records = append(records, Item{
+				Kind: KindChange, Change: c.HolderChange, Client: c.by.client, User: c.by.user, Sequence: c.sequence, slot: c.slot,
+			}.Record())
 		}
 	}
 	s.leases.changed = s.leases.changed[:0]
 	return records
 }
 
-// ask notes that a client has asked for a lease that another one holds, if there is a place for one more.
-func (l *leases) ask(now Instant, of *lease, client string) {
-	client = shown.Cut(client)
-	w := Waiter{Client: client, Since: now.wall()}
-	if i := slices.IndexFunc(of.asking, isFrom(client)); i >= 0 {
-		w = of.asking[i]
-		of.asking = slices.Delete(of.asking, i, i+1)
-	} else {
-		w.Client = strings.Clone(client)
-		switch isFull := l.asking == maxAllAsking; {
-		case len(of.asking) == maxAsking || isFull && len(of.asking) > 0:
-			of.asking = slices.Delete(of.asking, 0, 1) // the one that has not asked for longest gives way
-		case isFull:
-			return
-		default:
-			l.asking++
-		}
-	}
-	w.LastAttempt = now.wall()
-	w.Attempts++
-	of.asking = append(of.asking, w)
-}
-
-// hasAsked reports whether the client of a command has asked for the lease lately.
-func (s *Store) hasAsked(c *Command) bool {
-	e := s.entries[c.Key]
-	return e != nil && e.lease != nil && slices.ContainsFunc(e.lease.asking, isFrom(c.Client))
-}
-
-// isFrom returns whether a waiter is a client.
-func isFrom(client string) func(Waiter) bool {
-	client = shown.Cut(client)
-	return func(w Waiter) bool { return w.Client == client }
-}
-
 // gone notes that a client that may wait for a lease watches its key no more.
 func (s *Store) gone(now Instant, x *watch) {
-	if x.waiting.count == 0 {
-		return
+	if e := s.entries[x.watched.key]; x.waits && e != nil && e.lease != nil {
+		e.lease.gone = standby{strings.Clone(shown.Cut(x.watcher.client)), now.wall()}
 	}
-	e := s.entries[x.watched.key]
-	if e == nil || e.lease == nil {
-		return
-	}
-	before := len(e.lease.asking)
-	e.lease.asking = slices.DeleteFunc(e.lease.asking, isFrom(x.watcher.client))
-	s.leases.asking -= before - len(e.lease.asking)
-	e.lease.gone = standby{strings.Clone(shown.Cut(x.watcher.client)), now.wall()}
 }
 
 // Lost says that the connection of a client of a user has ended.
-func (s *Store) Lost(now Instant, client, name string) {
-	if by := s.leases.sources[sourceID{shown.Cut(client), shown.Cut(name)}]; by != nil && by.lost == 0 {
+func (s *Store) Lost(now Instant, client, user string) {
+	if by := s.leases.sources[sourceID{shown.Cut(client), shown.Cut(user)}]; by != nil && by.lost == 0 {
 		by.lost = now.recorded()
 	}
-}
-
-// restoreLease makes a key that was restored a lease again.
-func (s *Store) restoreLease(item *Item, e *entry) {
-	e.lease = &lease{since: item.Since, ttl: item.Lifetime}
-	s.leases.hold(e, s.leases.source(item.Client, item.User))
-}
-
-// restoreChange takes a change of an earlier store. It reports whether there was one with its slot.
-func (s *Store) restoreChange(item *Item) (twice bool) {
-	twice = slices.ContainsFunc(s.leases.history, func(c *change) bool { return c.slot == item.slot })
-	by := s.leases.source(item.Client, item.User)
-	s.leases.add(&change{HolderChange: item.Change, by: by, slot: item.slot, sequence: item.Sequence})
-	return twice
 }
 
 // restoredChanges puts the changes that were restored in their order.

@@ -110,19 +110,6 @@ func (s modelStamp) size() int {
 
 func (k modelKey) gone(now Instant) bool { return k.deadline != 0 && k.deadline <= now.Elapsed }
 
-// removed reports whether Expire must have removed the key: it runs on whole milliseconds.
-func (k modelKey) removed(now Instant) bool {
-	return k.gone(now) && k.tick() <= now.Elapsed.Truncate(time.Millisecond)
-}
-
-// tick is the first whole millisecond at which the key is gone.
-func (k modelKey) tick() time.Duration {
-	if k.deadline > math.MaxInt64-time.Millisecond {
-		return k.deadline
-	}
-	return (k.deadline + time.Millisecond - 1).Truncate(time.Millisecond)
-}
-
 // live returns the number of keys, and the lengths of their keys, values and tokens.
 func (m *model) live(now Instant) (keys, bytes int) {
 	for _, k := range m.keys {
@@ -239,7 +226,7 @@ func (m *model) set(now Instant, r modelRequest, k *modelKey) (answer string, li
 		added > 0 && m.options.MaxBytes > 0 && int64(bytes+added) > m.options.MaxBytes {
 		return refusal(textQuota), nil
 	}
-	version := modelStamp{wall: max(m.clock.wall, r.ts.stamp.wall, now.WallMillis), node: defaultNode}
+	version := modelStamp{wall: max(m.clock.wall, r.ts.stamp.wall, now.WallMillis), node: storeNode}
 	for _, s := range []modelStamp{m.clock, r.ts.stamp} {
 		if s.wall == version.wall {
 			if s.counter == math.MaxUint64 {
@@ -284,10 +271,10 @@ func (m *model) expire(now Instant, lines []string, about string) (rest []string
 				continue
 			}
 			if k.name != about {
-				if k.tick() < last {
+				if k.deadline < last {
 					err = fmt.Errorf("key %q, due at %v, was announced after one that was due at %v", k.name, k.deadline, last)
 				}
-				last = k.tick()
+				last = k.deadline
 			}
 			m.drop(k.name)
 			lines, found = lines[len(block):], true
@@ -298,7 +285,7 @@ func (m *model) expire(now Instant, lines []string, about string) (rest []string
 		}
 	}
 	for _, k := range m.keys {
-		if k.removed(now) && k.tick() < last && len(m.notify(k, true)) > 0 {
+		if k.gone(now) && k.deadline < last && len(m.notify(k, true)) > 0 {
 			err = fmt.Errorf("key %q, due at %v, is left after one that was due at %v", k.name, k.deadline, last)
 		}
 	}

@@ -34,16 +34,8 @@ func (s *Store) dialectOf(command *Command) Dialect {
 	if s.options.Dialect != Auto {
 		return s.options.Dialect
 	}
-	return command.dialect
+	return command.Dialect
 }
-
-// String returns the name of the dialect.
-func (d Dialect) String() string {
-	return nameOf("Dialect", []string{"auto", "deployed", "documented"}, d)
-}
-
-// MarshalText implements [encoding.TextMarshaler]; it returns the text of String.
-func (d Dialect) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // Outcome is the kind of a reply.
 type Outcome uint8

@@ -1,7 +1,6 @@
 package statestore
 
 import (
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -11,11 +10,8 @@ import (
 
 // restoring is what a store knows of the records of an earlier one.
 type restoring struct {
-	identity, bound bool     // there was a record of that kind
-	data            bool     // there was a record
-	used            bool     // there was a record that a command caused
-	done            bool     // Restored was called
-	expiring        []*entry // have a lifetime, or ended with their connections
+	identity, bound bool // there was a record of that kind
+	used            bool // there was a record that a command caused
 	replies         map[string][]restoredReply
 }
 
@@ -26,76 +22,50 @@ type restoring struct {
 // The error matches ErrDamaged or ErrNewerFormat, or says that the data needs Options.Strict.
 // The store must not be used after an error. Restore does not keep the bytes of the record.
 func (s *Store) Restore(record Record) error {
-	if s.restoring.done {
-		return errors.New("statestore: Restore after Restored")
-	}
 	item, err := record.Decode()
-	if err == nil {
-		err = s.restore(&item)
-		if err != nil {
-			err = fmt.Errorf("statestore: record %.64q: %w", record.ID, err)
-		}
+	if err != nil {
+		return err
 	}
-	return err
-}
-
-type restoredReply struct {
-	sequence uint64
-	dedupEntry
-}
-
-func (s *Store) restore(item *Item) error {
 	from := &s.restoring
-	from.data = true
 	from.used = from.used || item.Kind != KindIdentity && item.Kind != KindBound
-	twice := false
 	switch item.Kind {
-	case KindKey, KindFence:
-		_, fenced := s.fences[item.Key]
-		if twice = fenced || s.entries[item.Key] != nil; twice {
-			break
+	case KindKey:
+		s.restoreKey(&item)
+	case KindFence:
+		if !s.options.Strict {
+			return fmt.Errorf("statestore: record %.64q: it is the fence of the deleted key %.64q, which a strict store keeps and others would forget: "+
+				"start the store with Options.Strict (the flag --strict)", record.ID, item.Key)
 		}
-		version := s.nodes.stamp(item.Version)
-		item.Token = s.nodes.token(item.Token)
-		if item.Kind == KindFence {
-			if !s.options.Strict {
-				return fmt.Errorf("it is the fence of the deleted key %.64q, which a strict store keeps and others would forget: "+
-					"start the store with Options.Strict (the flag --strict)", item.Key)
-			}
-			s.keepFence(item.Key, item.Token)
-			break
-		}
-		e := &entry{text: item.Key + item.Value, keySize: uint32(len(item.Key)), willed: item.Willed, version: version, lifetime: item.Lifetime}
-		e.setToken(item.Token)
-		s.entries[e.key()] = e
-		s.bytes += e.size()
-		if item.Since != 0 {
-			s.restoreLease(item, e)
-		}
-		if e.lifetime > 0 || e.willed {
-			from.expiring = append(from.expiring, e)
-		}
+		s.keepFence(item.Key, item.Token)
 	case KindReply:
-		if from.replies == nil {
-			from.replies = make(map[string][]restoredReply)
-		}
-		from.replies[item.Client] = append(from.replies[item.Client], restoredReply{item.Sequence, dedupEntry{
-			fingerprint: item.request, verb: item.Verb, outcome: item.Outcome,
-			records: ownRecord, slot: item.slot, version: s.nodes.stamp(item.Version),
+		from.replies[item.Client] = append(from.replies[item.Client], restoredReply{item.Sequence, item.Session, dedupEntry{
+			fingerprint: item.request, verb: item.Verb, outcome: item.Outcome, slot: item.slot, version: stampOf(item.Version),
 		}})
 	case KindChange:
-		twice = s.restoreChange(item)
+		c := &change{HolderChange: item.Change, slot: item.slot, sequence: item.Sequence}
+		c.by = s.leases.source(item.Client, item.User)
+		c.by.changes++
+		s.leases.history = append(s.leases.history, c)
 	case KindIdentity:
-		twice, from.identity = from.identity, true
+		from.identity = true
 		s.options.Identity, s.holding = item.Identity, item.HoldOff
 	case KindBound:
-		twice, from.bound = from.bound, true
-		s.versions.clock.Wall, s.versions.clock.Counter = item.Version.Wall, item.Version.Counter
-	}
-	if twice {
-		return damaged("it comes twice")
+		from.bound = true
+		s.versions.clock = stampOf(item.Version)
 	}
 	return nil
+}
+
+func (s *Store) restoreKey(item *Item) {
+	e := &entry{key: item.Key, value: item.Value, version: stampOf(item.Version), willed: item.Willed}
+	e.lifetime = item.Lifetime
+	e.setToken(item.Token)
+	s.entries[e.key] = e
+	s.bytes += e.size()
+	if item.Since != 0 {
+		e.lease = &lease{since: item.Since, ttl: item.Lifetime}
+		s.leases.hold(e, s.leases.source(item.Client, item.User))
+	}
 }
 
 // Restored ends the loading, also of a journal without records. It returns the first group to
@@ -111,10 +81,10 @@ func (s *Store) restore(item *Item) error {
 // The error matches ErrDamaged; the store must not be used then.
 func (s *Store) Restored(now Instant, former Former) (Group, error) {
 	from := s.restoring
-	s.restoring = restoring{done: true}
+	s.restoring = restoring{}
 	bound := s.versions.clock
 	switch {
-	case !from.data:
+	case !from.identity && !from.bound && !from.used:
 		s.holding = true
 	case !from.identity:
 		return nil, fmt.Errorf("statestore: %w", damaged("it has no identity"))
@@ -127,18 +97,19 @@ func (s *Store) Restored(now Instant, former Former) (Group, error) {
 	}
 	s.continues = from.used && !s.holding
 	s.holding = s.holding && s.options.HoldOff > 0
-	for _, e := range s.entries {
-		if above(e.version.timestamp(), bound) {
-			return nil, fmt.Errorf("statestore: %w", damaged("the version %v of key %.64q is above the bound %v", e.version.timestamp(), e.key(), bound))
-		}
-	}
 	idle := max(former.Idle, 0)
-	for _, e := range from.expiring {
+	for _, e := range s.entries {
+		if e.version.above(bound) {
+			return nil, fmt.Errorf("statestore: %w", damaged("the version %v of key %.64q is above the bound %v", e.version, e.key, bound))
+		}
+		if e.lifetime == 0 && !e.willed {
+			continue
+		}
 		version, err := next(s.versions.clock, hlc.Timestamp{}, now.WallMillis)
 		if err != nil {
 			return nil, fmt.Errorf("statestore: %w", damaged("no version is left above the bound %v", bound))
 		}
-		s.versions.clock, e.version = version, s.nodes.stamp(version)
+		s.versions.clock, e.version = version, version
 		left := e.lifetime
 		switch {
 		case e.willed && former.Silent:
@@ -154,9 +125,7 @@ func (s *Store) Restored(now Instant, former Former) (Group, error) {
 	s.earlier = s.versions.clock
 	s.restoredChanges()
 	for client, replies := range from.replies {
-		if err := s.sessions.restore(client, replies); err != nil {
-			return nil, fmt.Errorf("statestore: the replies to client %.64q: %w", client, err)
-		}
+		s.sessions.restore(client, replies)
 	}
 	s.versions.move(now)
 	if !s.options.Journaled {
@@ -172,7 +141,7 @@ func (s *Store) Continues() bool { return s.continues }
 
 // RestoredUntil returns the wall clock of the versions that Restored gave, in Unix milliseconds; 0: it gave none.
 // After a crash it is ahead, and clients send it back until their own clocks have reached it.
-func (s *Store) RestoredUntil() int64 { return s.earlier.Wall }
+func (s *Store) RestoredUntil() int64 { return s.earlier.wall }
 
 // RestoredClients returns the clients that have remembered replies from before Restored, in
 // order. A client that does not come back needs EndSession, or a journal has its replies for
@@ -188,36 +157,17 @@ func (s *Store) RestoredClients() []string {
 	return clients
 }
 
-// Snapshot returns the records of the store, in any order: what a journal has that kept all
-// groups, except for replies that a later one replaced. The store must not change meanwhile.
+// Snapshot returns records of which a store is restored that has the same identity, keys and fences, and issues higher
+// versions.
 func (s *Store) Snapshot() iter.Seq[Record] {
-	return func(yield func(Record) bool) {
-		if !yield(s.identityRecord()) || !yield(s.versions.record()) {
-			return
-		}
-		for _, e := range s.entries {
-			if !yield(e.record()) {
-				return
-			}
-		}
-		for key := range s.fences {
-			if !yield(s.keyRecord(key)) {
-				return
-			}
-		}
-		for _, c := range s.leases.history {
-			if !yield(c.record()) {
-				return
-			}
-		}
-		for client, session := range s.sessions.byClient {
-			for record := range session.snapshot(client) {
-				if !yield(record) {
-					return
-				}
-			}
-		}
+	records := []Record{s.identityRecord(), s.versions.record()}
+	for key := range s.entries {
+		records = append(records, s.keyRecord(key))
 	}
+	for key := range s.fences {
+		records = append(records, s.keyRecord(key))
+	}
+	return slices.Values(records)
 }
 
 func (s *Store) identityRecord() Record {
@@ -227,28 +177,19 @@ func (s *Store) identityRecord() Record {
 // keyRecord returns what a journal must have about a key: its value, its fence if the store
 // keeps one, or that it is gone.
 func (s *Store) keyRecord(key string) Record {
-	if e := s.entries[key]; e != nil {
-		return e.record()
-	}
+	e := s.entries[key]
 	if fence, fenced := s.fences[key]; fenced {
 		return Item{Kind: KindFence, Key: key, Token: fence}.Record()
 	}
-	return Item{Kind: KindKey, Key: key}.gone()
-}
-
-func (e *entry) record() Record {
+	if e == nil {
+		return Item{Kind: KindKey, Key: key}.gone()
+	}
 	item := Item{
-		Kind: KindKey, Key: e.key(), Value: e.value(), Version: e.version.timestamp(), Token: e.token(),
+		Kind: KindKey, Key: key, Value: e.value, Version: e.version.timestamp(), Token: e.token(),
 		Lifetime: e.lifetime, Willed: e.willed,
 	}
 	if l := e.lease; l != nil {
 		item.Client, item.User, item.Since = l.holder.client, l.holder.user, l.since
 	}
 	return item.Record()
-}
-
-func (c *change) record() Record {
-	return Item{
-		Kind: KindChange, Change: c.HolderChange, Client: c.by.client, User: c.by.user, Sequence: c.sequence, slot: c.slot,
-	}.Record()
 }

@@ -14,9 +14,6 @@ const (
 	// shownWaiters is how many waiting clients a Lease has, and searchedWatches at how many watches of its
 	// key the store looks for them.
 	shownWaiters, searchedWatches = 16, 64
-	// askedFor and askedTTLs: a client that does not watch a lease counts as waiting until this long, or
-	// this many lifetimes, after it has asked for it.
-	askedFor, askedTTLs = time.Minute, 3
 	// freeFor is how long a lease is shown that its holder has released, if no client holds it and none watches
 	// it, and downFor how long one that ended otherwise.
 	freeFor, downFor = time.Hour, 24 * time.Hour
@@ -147,8 +144,8 @@ type Lease struct {
 	// goes back, and since the store started. LastChange is its last entry in the history; nil: none.
 	Changes    uint64        `json:"changes"`
 	LastChange *HolderChange `json:"lastChange,omitempty"`
-	// Waiting are the clients that wait for the lease: first those that have asked for it. A client that only
-	// watches it is none. WaitingHidden is how many more there are.
+	// Waiting are the clients that wait for the lease and watch it, and the one that asks the holder to hand over.
+	// A client that only watches it does not wait. WaitingHidden is how many more there are.
 	Waiting       []Waiter `json:"waiting"`
 	WaitingHidden int      `json:"waitingHidden"`
 }
@@ -156,13 +153,6 @@ type Lease struct {
 // Waiter is a client that waits for a lease: it says so, or has tried to acquire the lease and watches it.
 type Waiter struct {
 	Client string `json:"client"`
-	// Since is when it has asked first; zero: it has not, as far as the store knows.
-	Since time.Time `json:"since,omitzero"`
-	// Watching says that the client is notified of changes. Attempts counts how often it has tried
-	// to acquire the lease since it had it last; LastAttempt is the last time.
-	Watching    bool      `json:"watching"`
-	Attempts    uint64    `json:"attempts"`
-	LastAttempt time.Time `json:"lastAttempt,omitzero"`
 	// Bids says that the client asks the holder to hand over, and Rank is the rank that it names;
 	// a lower rank is better.
 	Bids bool `json:"bids"`
@@ -186,7 +176,7 @@ type Status struct {
 }
 
 // Status returns what the store shows of its leases, and the names of those to show with Lease, up to limit: each
-// user in turn has one, and of each user each client. It looks at no others: all requests wait meanwhile.
+// client in turn has one. It looks at no others: all requests wait meanwhile.
 func (s *Store) Status(now Instant, limit int) (Status, []string) {
 	l := &s.leases
 	status := Status{Totals: l.totals}
@@ -204,9 +194,8 @@ func (s *Store) Status(now Instant, limit int) (Status, []string) {
 			status.Totals.Free++
 		}
 	}
-	names := shown.InTurn(len(l.users), func(i int) shown.Queue[string] {
-		clients := l.users[i].sources
-		return shown.InTurn(len(clients), func(i int) shown.Queue[string] { return clients[i].names(free[clients[i]]) })
+	names := shown.InTurn(len(l.ordered), func(i int) shown.Queue[string] {
+		return l.ordered[i].names(free[l.ordered[i]])
 	})
 	return status, names.Take(limit)
 }
@@ -222,7 +211,7 @@ func (s *source) names(free []string) shown.Queue[string] {
 			return "", false
 		}
 		held++
-		return s.leases[held-1].key(), true
+		return s.leases[held-1].key, true
 	}
 }
 
@@ -272,61 +261,47 @@ func (l *Lease) showGone(gone standby) {
 // show adds the holder of a lease to its row.
 func (s *Store) show(now Instant, e *entry, row *Lease) {
 	l, left := e.lease, max(e.deadline-now.Elapsed, 0)
-	row.Name, row.Held, row.Client = shown.Cut(e.key()), true, l.holder.client
-	row.Holder, row.Value = holderOf(e.value(), row.Client), shown.Cut(e.value())
+	row.Name, row.Held, row.Client = shown.Cut(e.key), true, l.holder.client
+	row.Holder, row.Value = holderOf(e.value, row.Client), shown.Cut(e.value)
 	row.Since, row.Renewals, row.TTLMillis = wallOf(l.since), l.renewed, l.ttl.Milliseconds()
 	row.LeftMillis, row.Deadline = left.Milliseconds(), now.wall().Add(left)
 	row.LastRenewal = row.Deadline.Add(-l.ttl)
 	row.Token = l.tokenText()
-	for _, w := range l.asking {
-		isLate := now.wall().Sub(w.LastAttempt) > max(askedFor, askedTTLs*l.ttl)
-		if x := s.watches.find(w.Client, e.key()); !isLate || x != nil && x.waiting.count > 0 {
-			row.Waiting = append(row.Waiting, w)
-		}
-	}
 }
 
-// showWaiting adds the clients that wait for a lease and watch it, and the one that asks its holder to hand over.
+// showWaiting adds the client that asks the holder of a lease to hand over, and those that wait for it.
 func (s *Store) showWaiting(now Instant, name string, row *Lease) {
-	if bid := s.entries[name+protocol.FailBackSuffix]; bid != nil && !bid.due(now) && isBid(bid.key(), bid.value()) {
-		client, _ := protocol.HolderOf(bid.value())
-		rank := rankOf(bid.value())
-		w := row.waiter(shown.Cut(client))
-		w.Bids, w.Rank = true, &rank
+	bidder := ""
+	if bid := s.entries[name+protocol.FailBackSuffix]; bid != nil && !bid.due(now) && isBid(bid.key, bid.value) {
+		client, _ := protocol.HolderOf(bid.value)
+		rank := rankOf(bid.value)
+		bidder = shown.Cut(client)
+		row.Waiting = append(row.Waiting, Waiter{Client: bidder, Bids: true, Rank: &rank})
 	}
 	of := s.watches.byKey[name]
 	if of == nil {
 		return
 	}
-	row.WaitingHidden = of.waiting.count
-	for _, r := range of.watchers[:min(len(of.watchers), searchedWatches)] {
-		if r.watch == nil || r.watch.waiting.count == 0 {
+	row.WaitingHidden = of.waiting
+	x := &of.ring
+	for range searchedWatches {
+		if x = x.next; x == &of.ring || len(row.Waiting) == shownWaiters {
+			break
+		}
+		if !x.waits {
 			continue
 		}
-		client := shown.Cut(r.watcher.client)
-		if isHolder := row.Held && client == row.Client; !isHolder && !r.watcher.gone {
-			row.waiter(client).Watching = true
+		client := shown.Cut(x.watcher.client)
+		if isHolder := row.Held && client == row.Client; !isHolder && !x.watcher.gone && client != bidder {
+			row.Waiting = append(row.Waiting, Waiter{Client: client})
 		}
 		row.WaitingHidden--
 	}
-	if surplus := len(row.Waiting) - shownWaiters; surplus > 0 {
-		row.WaitingHidden += surplus
-		row.Waiting = row.Waiting[:shownWaiters]
-	}
-}
-
-// waiter returns a client among those that wait, and adds it if it is new.
-func (l *Lease) waiter(client string) *Waiter {
-	i := slices.IndexFunc(l.Waiting, func(w Waiter) bool { return w.Client == client })
-	if i < 0 {
-		i, l.Waiting = len(l.Waiting), append(l.Waiting, Waiter{Client: client})
-	}
-	return &l.Waiting[i]
 }
 
 // tokenText returns the token of the holder; empty: it is not known.
 func (l *lease) tokenText() string {
-	if l.token.node == nil {
+	if l.token == (stamp{}) {
 		return ""
 	}
 	return l.token.timestamp().String()

@@ -7,15 +7,11 @@ import (
 	"hash/maphash"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
-
-// defaultNode is the default of Options.Node.
-const defaultNode = "StateStore"
 
 // MaxSkew is how far a request's timestamp or fencing token may be ahead of the
 // store's clock (docs/protocol.md §3.4). A token that is not above every version that the store
@@ -24,8 +20,6 @@ const MaxSkew = time.Minute
 
 // Options configures a Store. The zero value is an unlimited store.
 type Options struct {
-	// Node is the node id in the store's versions; default "StateStore".
-	Node string
 	// Identity names the data of the store: a store that starts without the data of an
 	// earlier one needs a new identity, a store that kept its data the same. The store
 	// refuses a request for another identity before any other check. Empty: the store has
@@ -86,12 +80,11 @@ type Options struct {
 type Store struct {
 	options   Options
 	versions  versions
-	nodes     nodes
-	began     time.Duration     // on Instant.Elapsed: when the hold-off began
-	continues bool              // see Continues
-	holding   bool              // the record of the identity says that the hold-off is not over
-	earlier   hlc.Timestamp     // restored keys have versions up to it, and later ones are above it
-	entries   map[string]*entry // the keys of the map are parts of the texts of the entries
+	began     time.Duration // on Instant.Elapsed: when the hold-off began
+	continues bool          // see Continues
+	holding   bool          // the record of the identity says that the hold-off is not over
+	earlier   stamp         // restored keys have versions up to it, and later ones are above it
+	entries   map[string]*entry
 	expiries  expiries
 	bytes     int64
 	full      bool // see SetFull
@@ -103,43 +96,24 @@ type Store struct {
 	restoring restoring
 }
 
-// entry is a key with its value. Of a million keys, nearly nothing is in a cache of the processor
-// when a request needs it, and reading memory takes longer than all that a renewal computes. So an
-// entry is small, and key and value are one piece of memory: a lookup has just compared the key
-// when a renewal compares the value.
+// entry is a key with its value.
 type entry struct {
-	text    string // the key, and after it the value
-	keySize uint32 // in bytes
-	willed  bool   // see Command.Willed
-	version stamp
-	fence   *hlc.Token // nil: the key is not protected
-	lease   *lease     // nil: the key is no lease
+	key, value string
+	version    stamp
+	fence      *hlc.Token // nil: the key is not protected
+	lease      *lease     // nil: the key is no lease
+	willed     bool       // see Command.Willed
 	// lifetime is what a journal has; zero: the key does not expire. The lifetimes of
 	// renewals are not longer.
 	lifetime time.Duration
 
-	// Of a key that expires; next is nil otherwise.
-	deadline       time.Duration // on Instant.Elapsed
-	filed          tick          // under which it is filed in expiries; not later than the deadline's
-	next, previous *entry        // in the list of that tick
+	// Of a key that expires.
+	place    int           // in expiries, plus one; 0: it does not expire
+	deadline time.Duration // on Instant.Elapsed
+	filed    time.Duration // the deadline by which it has its place; not later than deadline
 }
 
-// key returns the key. What keeps it longer than the entry needs a clone: it is a part of the text, so
-// the value would stay in memory too.
-func (e *entry) key() string { return e.text[:e.keySize] }
-
-func (e *entry) value() string { return e.text[e.keySize:] }
-
-func (e *entry) size() int64 { return int64(len(e.text)) + tokenSize(e.token()) }
-
-// setText makes a new text of key and value.
-func (e *entry) setText(key string, value []byte) {
-	var text strings.Builder
-	text.Grow(len(key) + len(value))
-	text.WriteString(key)
-	text.Write(value)
-	e.text, e.keySize = text.String(), uint32(len(key))
-}
+func (e *entry) size() int64 { return int64(len(e.key)+len(e.value)) + tokenSize(e.token()) }
 
 // token returns the token that protects the key; zero: it is not protected.
 func (e *entry) token() hlc.Token {
@@ -158,11 +132,6 @@ func (e *entry) setToken(token hlc.Token) {
 
 // New returns an empty store. It returns an error for an invalid option.
 func New(options Options) (*Store, error) {
-	options.Node = cmp.Or(options.Node, defaultNode)
-	clock, err := hlc.Parse("0:0:" + options.Node)
-	if err != nil {
-		return nil, fmt.Errorf("statestore: Options.Node %q is not a node id: %w", options.Node, err)
-	}
 	if options.HoldOff < 0 {
 		return nil, fmt.Errorf("statestore: Options.HoldOff %v is negative; 0 means none", options.HoldOff)
 	}
@@ -175,7 +144,7 @@ func New(options Options) (*Store, error) {
 			options.MaxAllWatchBytes, options.DedupWindow)
 	}
 	if options.Dialect > Documented {
-		return nil, fmt.Errorf("statestore: there is no %v", options.Dialect)
+		return nil, fmt.Errorf("statestore: there is no Options.Dialect %d", options.Dialect)
 	}
 	options.DedupWindow = cmp.Or(options.DedupWindow, DefaultDedupWindow)
 	if len(options.LockPrefixes) > 0 && !options.Strict {
@@ -186,17 +155,14 @@ func New(options Options) (*Store, error) {
 	}
 	return &Store{
 		options:  options,
-		versions: versions{clock: clock},
-		nodes:    nodes{own: &clock.Node},
 		entries:  make(map[string]*entry),
-		expiries: expiries{lists: make(map[tick]*entry)},
 		watches:  watches{byKey: make(map[string]*watched), byClient: make(map[string]*watcher)},
-		sessions: sessions{
-			window: options.DedupWindow, seed: maphash.MakeSeed(), byClient: make(map[string]*session),
-			journaled: options.Journaled, leftovers: make(map[string]*leftover),
+		sessions: sessions{window: options.DedupWindow, seed: maphash.MakeSeed(), byClient: make(map[string]*session)},
+		fences:   make(map[string]hlc.Token),
+		leases: leases{
+			sources: make(map[sourceID]*source), latest: make(map[string]*change), totals: Totals{EndsBy: make(map[Cause]uint64)},
 		},
-		fences: make(map[string]hlc.Token),
-		leases: newLeases(),
+		restoring: restoring{replies: make(map[string][]restoredReply)},
 	}, nil
 }
 
@@ -222,10 +188,10 @@ func (s *Store) Identity() string { return s.options.Identity }
 // commands with a group of their own. Other commands are judged anew after a restart: they changed
 // nothing that survived it.
 func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
-	if command.store != nil && s.options.Identity != "" && *command.store != s.options.Identity {
+	if command.Store != nil && s.options.Identity != "" && *command.Store != s.options.Identity {
 		return Reply{Verb: command.Verb, Dialect: s.dialectOf(&command), Err: protocol.OtherStore}, Effects{}
 	}
-	if command.expires != 0 && now.Elapsed >= command.expires {
+	if command.Expires != 0 && now.Elapsed >= command.Expires {
 		return Reply{Verb: command.Verb, Outcome: Expired}, Effects{}
 	}
 	dedup := needsDedup(&command)
@@ -242,10 +208,7 @@ func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
 		group = s.group(now, &command, &reply, changed, history)
 	}
 	if dedup {
-		entry, sequence := s.sessions.remember(now, &command, &reply, s.nodes.stamp(reply.Version), group != nil)
-		if group != nil {
-			group = append(group, entry.item(command.Client, sequence).Record())
-		}
+		group = append(group, s.sessions.remember(now, &command, &reply, group != nil)...)
 	}
 	if group != nil {
 		effects.Groups = append(effects.Groups, group)
@@ -261,8 +224,8 @@ func (s *Store) group(now Instant, command *Command, reply *Reply, changed bool,
 	if changed {
 		group = append(append(make(Group, 0, room), s.keyRecord(command.Key)), history...)
 	}
-	if v := &s.versions; command.Verb == VerbSet && reply.Outcome == OK && above(reply.Version, v.committed) {
-		if above(reply.Version, v.bound) {
+	if v := &s.versions; command.Verb == VerbSet && reply.Outcome == OK && stampOf(reply.Version).above(v.committed) {
+		if stampOf(reply.Version).above(v.bound) {
 			v.move(now)
 		}
 		group = append(group, v.record())
@@ -285,7 +248,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 		reply.Err = refusal
 		if refusal == protocol.TimestampTooFarAhead || refusal == protocol.FencingTokenTooFarAhead {
 			// From the store's clock, the sender sees which clock is wrong and by how much.
-			reply.Version = hlc.Timestamp{Wall: max(now.WallMillis, 0), Node: s.options.Node}
+			reply.Version = hlc.Timestamp{Wall: max(now.WallMillis, 0), Node: storeNode}
 		}
 		return reply, false
 	}
@@ -305,11 +268,11 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 		if current == nil {
 			reply.Outcome = Missing
 		} else {
-			reply.Outcome, reply.Value, reply.Version = Found, current.value(), current.version.timestamp()
+			reply.Outcome, reply.Value, reply.Version = Found, current.value, current.version.timestamp()
 		}
 	case VerbDel, VerbVDel:
 		switch {
-		case command.Verb == VerbVDel && current != nil && current.value() != string(command.Value):
+		case command.Verb == VerbVDel && current != nil && current.value != string(command.Value):
 			reply.Outcome = ConditionFailed
 		case s.overBytes(s.fenceGrows(current, command)):
 			reply.Err = protocol.QuotaExceeded
@@ -322,7 +285,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 		default:
 			reply.Outcome, reply.Version = Deleted, current.version.timestamp()
 			if current.lease != nil {
-				s.end(now, current, current.value(), command.deletes(current.lease), command, &reply)
+				s.end(now, current, current.value, command.deletes(current.lease), command, &reply)
 			}
 			if current.fence != nil {
 				s.bytes -= current.size()
@@ -334,6 +297,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 		}
 	case VerbKeyNotify:
 		watch := s.watches.find(command.Client, command.Key)
+		waits := command.Waits || s.sessions.hasAsked(command)
 		switch {
 		case command.Stop && watch == nil:
 			reply.Outcome = NothingThere
@@ -343,7 +307,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 			reply.Outcome = OK
 		case !protocol.CanNotify(command.Client, command.Key):
 			reply.Err = protocol.KeyTooLong
-		case !s.watches.add(command.Client, command.Key, reply.Dialect, command.Waits || s.hasAsked(command), &s.options):
+		case !s.watches.add(command.Client, command.Key, reply.Dialect, waits, &s.options):
 			reply.Err = protocol.QuotaExceeded
 		default:
 			reply.Outcome = OK
@@ -354,30 +318,29 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 
 // fails reports whether the condition of a SET fails for a key that exists.
 func (c *Command) fails(current *entry) bool {
-	return c.Condition == IfMissing || c.Condition == IfMissingOrEqual && current.value() != string(c.Expected)
+	return c.Condition == IfMissing || c.Condition == IfMissingOrEqual && current.value != string(c.Expected)
 }
 
 // renews reports whether a SET changes the version and the deadline of its key only. It needs no
 // record then: the key's, with the same lifetime or a longer one, is as good, because at the start
 // of a store each key gets its whole lifetime again, and a new version.
 func (c *Command) renews(current *entry) bool {
-	return current != nil && current.value() == string(c.Value) && current.willed == c.Willed &&
+	return current != nil && current.value == string(c.Value) && current.willed == c.Willed &&
 		c.Lifetime > 0 && current.lifetime > 0 && c.Lifetime <= current.lifetime &&
-		(!c.token.present || c.token.value.Compare(current.token()) <= 0)
+		c.token.Compare(current.token()) <= 0
 }
 
 // set applies a SET. It reports whether the record of the key changed.
 func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command, effects *Effects) (changed bool) {
 	if current != nil && command.fails(current) {
 		if current.lease != nil && command.isClaim() {
-			s.leases.ask(now, current.lease, command.Client)
 			s.watches.find(command.Client, command.Key).wait(true)
 		}
 		reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
 		return false
 	}
 	if command.Condition != Always && command.Lifetime > 0 && now.Elapsed-s.began < s.options.HoldOff &&
-		(current == nil || !above(current.version.timestamp(), s.earlier)) {
+		(current == nil || !current.version.above(s.earlier)) {
 		// A value from a backup says as little about the present holder as none.
 		reply.Outcome = ConditionFailed // without a version: the store does not know the holder
 		return false
@@ -399,33 +362,32 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 	s.versions.use(version)
 	goesOn, before := !changed, "" // a lease, and the value that it had
 	if current != nil && current.lease != nil {
-		goesOn, before = command.goesOn(current), current.value()
+		goesOn, before = command.goesOn(current), current.value
 	}
 	if changed {
-		isNew := current == nil
-		if isNew {
-			current = new(entry)
+		if current == nil {
+			current = &entry{key: command.Key}
 			current.setToken(s.takeFence(command.Key))
+			s.entries[current.key] = current
 		} else {
 			s.bytes -= current.size()
 		}
-		if isNew || current.value() != string(command.Value) {
-			current.setText(command.Key, command.Value)
-			s.entries[current.key()] = current // also if it is there: the map must not keep the old text in memory
+		if current.value != string(command.Value) {
+			current.value = string(command.Value)
 		}
 		current.setToken(higherToken(current.token(), command))
 		current.lifetime, current.willed = command.Lifetime, command.Willed
 		s.bytes += current.size()
 	}
-	current.version = s.nodes.stamp(version)
+	current.version = version
 	s.noteSet(now, command, reply, current, before, goesOn)
 	if command.Lifetime > 0 {
 		s.expiries.schedule(current, saturatingAdd(now.Elapsed, command.Lifetime))
 	} else {
 		s.expiries.cancel(current)
 	}
-	reply.Outcome, reply.Version = OK, version
-	s.watches.notify(effects, Change{Key: command.Key, Value: current.value(), Version: version})
+	reply.Outcome, reply.Version = OK, version.timestamp()
+	s.watches.notify(effects, Change{Key: command.Key, Value: current.value, Version: reply.Version})
 	return changed
 }
 
@@ -433,23 +395,17 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 // store issued before its clock was set back: otherwise its holder could not write until the
 // clock has caught up.
 func (s *Store) checkStamps(now Instant, command *Command) protocol.Refusal {
-	latest := now.WallMillis + MaxSkew.Milliseconds()
+	latest := max(now.WallMillis, 0) + MaxSkew.Milliseconds()
 	switch {
-	case !command.timestamp.present:
-		if command.Verb == VerbSet {
-			return protocol.MissingTimestamp
-		}
-	case command.timestamp.malformed:
+	case command.badTimestamp:
 		return protocol.MalformedTimestamp
-	case command.timestamp.value.Wall > latest:
+	case command.Verb == VerbSet && command.timestamp.IsZero():
+		return protocol.MissingTimestamp
+	case command.timestamp.Wall > latest:
 		return protocol.TimestampTooFarAhead
-	}
-	switch {
-	case !command.token.present:
-	case command.token.malformed:
+	case command.badToken:
 		return protocol.MalformedTimestamp
-	case !s.neverIssued(command.token.value):
-	case command.token.value.Wall > latest:
+	case s.neverIssued(command.token) && command.token.Wall > latest:
 		return protocol.FencingTokenTooFarAhead
 	}
 	return ""
@@ -458,58 +414,48 @@ func (s *Store) checkStamps(now Instant, command *Command) protocol.Refusal {
 // remove deletes an entry and adds the notifications of its removal.
 func (s *Store) remove(gone *entry, effects *Effects) {
 	s.expiries.cancel(gone)
-	delete(s.entries, gone.key())
+	delete(s.entries, gone.key)
 	s.bytes -= gone.size()
-	s.keepFence(gone.key(), gone.token())
-	s.watches.notify(effects, Change{Key: gone.key(), Deleted: true, Version: gone.version.timestamp()})
+	s.keepFence(gone.key, gone.token())
+	s.watches.notify(effects, Change{Key: gone.key, Deleted: true, Version: gone.version.timestamp()})
 }
 
 // expired removes an entry whose time is over, by a group of its own.
 func (s *Store) expired(now Instant, gone *entry, effects *Effects) {
 	if gone.lease != nil {
 		cause := CauseExpired
-		if gone.willed && !above(gone.version.timestamp(), s.earlier) { // Restored has shortened it
+		if gone.willed && !gone.version.above(s.earlier) { // Restored has shortened it
 			cause = CauseWill
 		}
-		s.end(now, gone, gone.value(), cause, nil, nil)
+		s.end(now, gone, gone.value, cause, nil, nil)
 	}
 	s.remove(gone, effects)
 	history := s.takeChanged()
 	if s.options.Journaled {
-		key := strings.Clone(gone.key())
-		effects.Groups = append(effects.Groups, append(Group{s.keyRecord(key)}, history...))
-		effects.Keys = append(effects.Keys, key)
+		effects.Groups = append(effects.Groups, append(Group{s.keyRecord(gone.key)}, history...))
+		effects.Keys = append(effects.Keys, gone.key)
 	}
 }
 
-// Disconnect drops all watches of a client. Call it when the client's connection ends:
-// unlike MQTT subscriptions, watches end with the connection.
-func (s *Store) Disconnect(now Instant, client string) {
-	for s.DisconnectSome(now, client, math.MaxInt) {
-	}
-}
-
-// DisconnectSome is Disconnect in steps, so that other clients need not wait while a client
-// with a million watches is removed. From the first call on the client is not notified. Each
+// Disconnect drops all watches of a client, in steps, so that other clients need not wait while a client
+// with a million watches is removed. Call it when the client's connection ends:
+// unlike MQTT subscriptions, watches end with the connection. From the first call on the client is not notified. Each
 // call frees the memory of up to limit watches and reports whether there are more: call it
 // again then. The client's next connection must not send requests before the last call.
-func (s *Store) DisconnectSome(now Instant, client string, limit int) (more bool) {
+func (s *Store) Disconnect(now Instant, client string, limit int) (more bool) {
 	s.watches.disconnect(client)
 	s.sessions.disconnect(client)
 	return s.watches.sweep(limit, func(x *watch) { s.gone(now, x) })
 }
 
-// EndSession drops the watches of a client and the remembered replies to its requests. Call it
-// when the client's MQTT session ends, with the connection or later: after that MQTT does not
+// EndSession drops the remembered replies to the requests of a client. Call it
+// when the client's MQTT session ends, after Disconnect: after that MQTT does not
 // deliver requests of the session again. The records of these replies are obsolete then, see
 // RemoveObsolete.
-func (s *Store) EndSession(now Instant, client string) {
-	s.Disconnect(now, client)
-	s.sessions.end(client)
-}
+func (s *Store) EndSession(client string) { s.sessions.end(client) }
 
 // RemoveObsolete returns groups that remove up to limit records of replies whose sessions have
-// ended, in the order in which the sessions ended. Usage says how many there are. They
+// ended. Usage says how many there are. They
 // need not be removed soon: until then they take room in the journal only. After a restart, the
 // latest session of a client that a journal has records of counts as not ended, and all earlier
 // ones as ended.

@@ -20,7 +20,7 @@ type Usage struct {
 	DedupEntries int
 	DedupBytes   int64
 	// ObsoleteRecords is how many records the journal has of sessions that have ended, see
-	// Store.RemoveObsolete. Each takes four bytes of memory, and each client with some 100 more.
+	// Store.RemoveObsolete. Each takes eight bytes of memory.
 	ObsoleteRecords int
 }
 
@@ -34,7 +34,7 @@ func (s *Store) Usage() Usage {
 		WatchBytes:      s.watches.bytes,
 		DedupEntries:    s.sessions.count,
 		DedupBytes:      int64(s.sessions.count) * dedupEntryBytes,
-		ObsoleteRecords: s.sessions.obsolete,
+		ObsoleteRecords: len(s.sessions.obsolete),
 	}
 }
 
@@ -45,28 +45,26 @@ func (s *Store) SetFull(full bool) { s.full = full }
 // overQuota reports whether a SET would exceed a limit of the store. A SET of the value that
 // the key already has, such as a renewal, does so only with a longer token.
 func (s *Store) overQuota(current *entry, command *Command) bool {
-	if current != nil && current.value() == string(command.Value) {
-		return s.overBytes(tokenGrows(current.token(), command))
-	}
-	if s.options.MaxValue > 0 && len(command.Value) > s.options.MaxValue {
+	token := tokenGrows(s.protection(current, command), command)
+	grows := token + int64(len(command.Value))
+	_, fenced := s.fences[command.Key]
+	switch {
+	case current != nil && current.value == string(command.Value):
+		grows = token
+	case exceeds(int64(len(command.Value)), int64(s.options.MaxValue)):
 		return true
-	}
-	grows := int64(len(command.Value))
-	if current != nil {
-		return s.overBytes(grows - int64(len(current.value())) + tokenGrows(current.token(), command))
-	}
-	fence, fenced := s.fences[command.Key]
-	if !fenced {
-		if s.options.MaxKeys > 0 && len(s.entries)+len(s.fences) >= s.options.MaxKeys {
-			return true
-		}
+	case current != nil:
+		grows -= int64(len(current.value))
+	case !fenced && exceeds(int64(len(s.entries)+len(s.fences)+1), int64(s.options.MaxKeys)):
+		return true
+	case !fenced:
 		grows += int64(len(command.Key))
 	}
-	return s.overBytes(grows + tokenGrows(fence, command))
+	return s.overBytes(grows)
 }
 
 // overBytes reports whether the store would exceed Options.MaxBytes, or its journal is full, if it grew
 // by some bytes.
 func (s *Store) overBytes(grows int64) bool {
-	return grows > 0 && (s.full || s.options.MaxBytes > 0 && s.bytes+grows > s.options.MaxBytes)
+	return grows > 0 && (s.full || exceeds(s.bytes+grows, s.options.MaxBytes))
 }

@@ -3,7 +3,6 @@ package statestore
 import (
 	"cmp"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -23,37 +22,52 @@ const (
 
 // versions is the clock of a store, and the bound that a journal has of it. After a crash the
 // clock starts at the bound, so no version is issued twice, whatever the wall clock does.
-//
-// A bound has no node: it covers the timestamps of all nodes with its wall clock and counter.
 type versions struct {
-	clock     hlc.Timestamp // the latest version issued
-	bound     hlc.Timestamp // in the groups that were returned
-	committed hlc.Timestamp // in the groups that are known to be durable
-	moved     hlc.Timestamp // the clock when the bound was last moved
-	left      hlc.Timestamp // no version above it has left; not above committed
+	clock     stamp // the latest version issued
+	bound     stamp // in the groups that were returned
+	committed stamp // in the groups that are known to be durable
+	moved     stamp // the clock when the bound was last moved
+	left      stamp // no version above it has left; not above committed
 }
 
-// above reports whether a version is above a bound.
-func above(version, bound hlc.Timestamp) bool {
-	return cmp.Or(cmp.Compare(version.Wall, bound.Wall), cmp.Compare(version.Counter, bound.Counter)) > 0
+// storeNode is the node id in the versions of a store.
+const storeNode = "StateStore"
+
+// stamp is a version of a store, without its node; the zero value means that there is none.
+type stamp struct {
+	wall    int64
+	counter uint64
+}
+
+func (s stamp) timestamp() hlc.Timestamp {
+	if s == (stamp{}) {
+		return hlc.Timestamp{}
+	}
+	return hlc.Timestamp{Wall: s.wall, Counter: s.counter, Node: storeNode}
+}
+
+func stampOf(t hlc.Timestamp) stamp { return stamp{t.Wall, t.Counter} }
+
+func (s stamp) above(other stamp) bool {
+	return cmp.Or(cmp.Compare(s.wall, other.wall), cmp.Compare(s.counter, other.counter)) > 0
 }
 
 // ample reports whether all counters of a version's millisecond are below a bound, so that renewals do
 // not use up what is left of it.
-func ample(version, bound hlc.Timestamp) bool { return version.Wall < bound.Wall }
+func ample(version, bound stamp) bool { return version.wall < bound.wall }
 
 // move moves the bound ahead of the clock.
 func (v *versions) move(now Instant) {
 	v.moved = v.clock
 	wall := max(now.WallMillis, 0)
-	if v.clock.Wall > wall+boundLeft.Milliseconds() {
+	if v.clock.wall > wall+boundLeft.Milliseconds() {
 		// The versions are ahead of the wall clock: after a crash, after a request from a
 		// client with a clock that is ahead, or after a step back. They must not run away from it,
 		// however often the store starts: clients refuse versions that are too far ahead.
-		v.bound = hlc.Timestamp{Wall: saturatingAdd(v.clock.Wall, 1)}
+		v.bound = stamp{wall: saturatingAdd(v.clock.wall, 1)}
 		return
 	}
-	v.bound = hlc.Timestamp{Wall: saturatingAdd(wall, boundAhead.Milliseconds())}
+	v.bound = stamp{wall: saturatingAdd(wall, boundAhead.Milliseconds())}
 }
 
 // short reports whether little is left of the bound. It needs no move while no version is
@@ -62,16 +76,16 @@ func (v *versions) short(now Instant) bool {
 	if v.clock == v.moved {
 		return false
 	}
-	return v.bound.Wall < saturatingAdd(max(now.WallMillis, 0), boundLeft.Milliseconds()) || !ample(v.clock, v.bound)
+	return v.bound.wall < saturatingAdd(max(now.WallMillis, 0), boundLeft.Milliseconds()) || !ample(v.clock, v.bound)
 }
 
 // next returns the version after last, for a SET with a timestamp, or for none if that is zero. The error
 // says that no version is left.
-func next(last, timestamp hlc.Timestamp, wall int64) (hlc.Timestamp, error) {
-	version, err := hlc.Merge(last, timestamp, wall)
-	taken := version.Counter == timestamp.Counter+1
-	if err == nil && (version.Counter > maxCounter || taken && version.Counter > maxTaken) && version.Wall < math.MaxInt64 {
-		version.Wall, version.Counter = version.Wall+1, 0
+func next(last stamp, timestamp hlc.Timestamp, wall int64) (stamp, error) {
+	merged, err := hlc.Merge(last.timestamp(), timestamp, wall)
+	version, taken := stampOf(merged), merged.Counter == timestamp.Counter+1
+	if err == nil && (version.counter > maxCounter || taken && version.counter > maxTaken) && version.wall < math.MaxInt64 {
+		version = stamp{wall: version.wall + 1}
 	}
 	return version, err
 }
@@ -83,17 +97,17 @@ func next(last, timestamp hlc.Timestamp, wall int64) (hlc.Timestamp, error) {
 // above the durable bound, or because the journal stands still (invariant 59). So it disregards its own
 // timestamp then, and the versions of changes that are not durable, which no client has seen: its version
 // is above those that have left, and above its key's.
-func (s *Store) issue(now Instant, command *Command, renewed *entry) (hlc.Timestamp, error) {
+func (s *Store) issue(now Instant, command *Command, renewed *entry) (stamp, error) {
 	v := &s.versions
-	version, err := next(v.clock, command.timestamp.value, now.WallMillis)
+	version, err := next(v.clock, command.timestamp, now.WallMillis)
 	if err != nil || renewed == nil || !s.options.Journaled || ample(version, v.committed) {
 		return version, err
 	}
 	last := v.clock
 	if !ample(last, v.committed) {
 		last = v.left
-		if own := renewed.version.timestamp(); above(own, last) {
-			last = own
+		if renewed.version.above(last) {
+			last = renewed.version
 		}
 	}
 	if version, err = next(last, hlc.Timestamp{}, now.WallMillis); err != nil || ample(version, v.committed) {
@@ -103,16 +117,18 @@ func (s *Store) issue(now Instant, command *Command, renewed *entry) (hlc.Timest
 }
 
 // use notes a version that issue returned.
-func (v *versions) use(version hlc.Timestamp) {
-	if above(version, v.clock) {
+func (v *versions) use(version stamp) {
+	if version.above(v.clock) {
 		v.clock = version
 	}
-	if above(version, v.left) && !above(version, v.committed) {
+	if version.above(v.left) && !version.above(v.committed) {
 		v.left = version
 	}
 }
 
-func (v *versions) record() Record { return Item{Kind: KindBound, Version: v.bound}.Record() }
+func (v *versions) record() Record {
+	return Item{Kind: KindBound, Version: hlc.Timestamp{Wall: v.bound.wall, Counter: v.bound.counter}}.Record()
+}
 
 // Reserve moves the bound of the versions ahead when little is left of it, and returns the
 // group to keep. It returns nil if enough is left, which takes some nanoseconds: call it after
@@ -137,8 +153,8 @@ func (s *Store) Reserve(now Instant) Group {
 
 // A Bound is what the groups that a store has returned say of its versions.
 type Bound struct {
-	bound hlc.Timestamp // in the latest of them
-	clock hlc.Timestamp // the latest version issued
+	bound stamp // in the latest of them
+	clock stamp // the latest version issued
 }
 
 // Bound returns what the latest groups have of the versions. It is to be passed to Committed later.
@@ -151,7 +167,7 @@ func (s *Store) Bound() Bound { return Bound{bound: s.versions.bound, clock: s.v
 func (s *Store) Committed(bound Bound) {
 	v := &s.versions
 	v.committed = bound.bound
-	if above(bound.clock, v.left) {
+	if bound.clock.above(v.left) {
 		v.left = bound.clock
 	}
 }
@@ -159,68 +175,10 @@ func (s *Store) Committed(bound Bound) {
 // Seal returns the last group of a store that stops: the exact clock as the bound, so that the
 // versions of the next store start where these end. It is empty if the bound is exact already.
 func (s *Store) Seal() Group {
-	exact := hlc.Timestamp{Wall: s.versions.clock.Wall, Counter: s.versions.clock.Counter}
-	if !s.options.Journaled || s.versions.bound == exact {
+	v := &s.versions
+	if !s.options.Journaled || v.bound == v.clock {
 		return nil
 	}
-	s.versions.bound, s.versions.committed = exact, exact
-	return Group{s.versions.record()}
-}
-
-// stamp is a version in the memory of a store. It has a pointer to its node, because nearly
-// all versions have the store's own: a string would take eight bytes more in each key and each
-// remembered reply. The zero value means that there is none.
-type stamp struct {
-	wall    int64
-	counter uint64
-	node    *string
-}
-
-func (s stamp) timestamp() hlc.Timestamp {
-	if s.node == nil {
-		return hlc.Timestamp{}
-	}
-	return hlc.Timestamp{Wall: s.wall, Counter: s.counter, Node: *s.node}
-}
-
-// nodes are the nodes of versions, each once in memory. A store has versions of other nodes if
-// its data comes from an earlier store with another Options.Node.
-type nodes struct {
-	own    *string
-	others map[string]*string
-}
-
-func (n *nodes) intern(node string) *string {
-	if node == *n.own {
-		return n.own
-	}
-	known := n.others[node]
-	if known == nil {
-		known = new(string)
-		*known = strings.Clone(node)
-		if n.others == nil {
-			n.others = make(map[string]*string)
-		}
-		n.others[*known] = known
-	}
-	return known
-}
-
-// stamp returns the version of a timestamp.
-func (n *nodes) stamp(t hlc.Timestamp) stamp {
-	if t.IsZero() {
-		return stamp{}
-	}
-	return stamp{wall: t.Wall, counter: t.Counter, node: n.intern(t.Node)}
-}
-
-// token returns a token that shares its node with the versions in memory, if one of them has it. It adds
-// no node that is new: clients choose the nodes of tokens, and the nodes here stay until the store ends.
-func (n *nodes) token(t hlc.Token) hlc.Token {
-	if t.Node == *n.own {
-		t.Node = *n.own
-	} else if known := n.others[t.Node]; known != nil {
-		t.Node = *known
-	}
-	return t
+	v.bound, v.committed = v.clock, v.clock
+	return Group{v.record()}
 }

@@ -1,7 +1,6 @@
 package statestore
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -88,7 +87,7 @@ func TestVersionsLeaveDeployedClientsRoomToCount(t *testing.T) {
 			t.Errorf("%s: the version is %s; want %s", step.what, got, step.want)
 		}
 	}
-	w.store.versions.clock.Counter = last // after as many requests within one millisecond
+	w.store.versions.clock.counter = last // after as many requests within one millisecond
 	if got := set("1696374425000:0:c"); got != "1696374484504:0:StateStore" {
 		t.Errorf("after the largest counter the version is %s", got)
 	}
@@ -99,7 +98,7 @@ func TestVersionsLeaveDeployedClientsRoomToCount(t *testing.T) {
 		if err != nil || version.Counter > last || version.Wall > 1696374484506+int64(i) {
 			t.Fatalf("after %d crashes the version is %v, %v", i+1, version, err)
 		}
-		if above(version, w.store.versions.bound) {
+		if stampOf(version).above(w.store.versions.bound) {
 			t.Fatalf("after %d crashes version %v is above the bound %v", i+1, version, w.store.versions.bound)
 		}
 	}
@@ -107,34 +106,11 @@ func TestVersionsLeaveDeployedClientsRoomToCount(t *testing.T) {
 
 func TestOptionsOfNew(t *testing.T) {
 	for cause, options := range map[string]Options{
-		`Options.Node "a:b" is not a node id`: {Node: "a:b"}, "is not a node id": {Node: "a\n"}, "MaxKeys -1": {MaxKeys: -1}, "MaxBytes -7": {MaxBytes: -7},
+		"MaxKeys -1": {MaxKeys: -1}, "MaxBytes -7": {MaxBytes: -7},
 		"HoldOff -1ns is negative": {HoldOff: -1}, "LockPrefixes needs Options.Strict": {LockPrefixes: []string{"l"}},
 	} {
 		if store, err := New(options); store != nil || err == nil || !strings.Contains(err.Error(), cause) {
 			t.Errorf("New = %v, %v; want an error with %q", store, err, cause)
 		}
-	}
-	if _, err := New(Options{Node: ":"}); !errors.Is(err, hlc.ErrMalformed) {
-		t.Errorf("the error %v does not wrap hlc.ErrMalformed", err)
-	}
-	newWorld(t, Options{Node: "press-7"}).want(ask("SET k v"), "+OK\r\n@1696374425000:1:press-7")
-}
-
-// A store with another node keeps the versions that the earlier one issued.
-func TestVersionsKeepTheirNode(t *testing.T) {
-	d := make(disk)
-	w := d.world(t, Options{Node: "first"})
-	ts := "1:0:n"
-	request := Request{Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte("1")}
-	reply, effects := w.store.Apply(w.now, Parse(request))
-	d.write(effects.Groups)
-	w = d.world(t, Options{Node: "second"})
-	w.want(ask("GET k"), "$1\r\nv\r\n@"+reply.Version.String())
-	again, _ := w.store.Apply(w.now, Parse(request))
-	if again != asSent(reply) || reply.Version.Node != "first" {
-		t.Errorf("delivered again: %v; the first time %v", again, reply)
-	}
-	if version := w.set(ask("SET k w")); !strings.HasSuffix(version, ":second") || w.compare(version, reply.Version.String()) <= 0 {
-		t.Errorf("the next version is %v", version)
 	}
 }

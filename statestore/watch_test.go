@@ -2,53 +2,12 @@ package statestore
 
 import (
 	"fmt"
-	"slices"
-	"strconv"
+	"math"
 	"strings"
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/protocol"
 )
-
-// A returned notification does not change while watchers come and go.
-func TestNotificationsDoNotChangeWithTheWatchers(t *testing.T) {
-	w := newWorld(t, Options{})
-	for _, client := range []string{"a", "b", "c"} {
-		w.want(ask("KEYNOTIFY k").as(client), "+OK\r\n")
-	}
-	ts := "1696374425000:0:n"
-	_, notified := w.store.Apply(w.now, Parse(Request{Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts}))
-	w.store.Disconnect(w.now, "a")
-	w.want(ask("KEYNOTIFY k").as("d"), "+OK\r\n")
-	const version = "1696374425000:1:StateStore"
-	w.wantLines("SET", w.lines(notified.Notifications), setLine("a", "k", "v", version), setLine("b", "k", "v", version), setLine("c", "k", "v", version))
-}
-
-// However many watches of a key end, the others are notified in the order of their registration.
-func TestTheOrderOfWatchersSurvivesThoseThatLeave(t *testing.T) {
-	w := newWorld(t, Options{})
-	var left []string
-	for i := range 100 {
-		client := strconv.Itoa(i)
-		w.want(ask("KEYNOTIFY k").as(client), "+OK\r\n")
-		left = append(left, client)
-	}
-	for step := 0; len(left) > 0; step++ {
-		at := step * 37 % len(left)
-		w.want(ask("KEYNOTIFY k STOP").as(left[at]), "+OK\r\n")
-		left = append(left[:at], left[at+1:]...)
-		w.checkWatches()
-		_, notified := w.send(ask("SET k v"))
-		var got []string
-		for _, line := range notified {
-			client, _, _ := strings.Cut(line, " ")
-			got = append(got, client)
-		}
-		if !slices.Equal(got, left) {
-			t.Fatalf("%q are notified; want %q", got, left)
-		}
-	}
-}
 
 func TestWatchesAreBoundedInBytes(t *testing.T) {
 	long := strings.Repeat("l", assuredWatchBytes) // more than the assured bytes
@@ -78,7 +37,7 @@ func TestWatchesAreBoundedInBytes(t *testing.T) {
 			w.want(ask("KEYNOTIFY "+long+"1 STOP").as("one"), "+OK\r\n")
 			watch("one", "3", "+OK\r\n")
 			w.checkWatches()
-			w.store.Disconnect(w.now, "one")
+			w.store.Disconnect(w.now, "one", math.MaxInt)
 			watch("other", "2", "+OK\r\n")
 			watch("one", "1", "+OK\r\n")
 		})

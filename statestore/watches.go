@@ -1,9 +1,6 @@
 package statestore
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
 const (
 	// watchCost is the memory that a watch counts for besides the length of its key: about
@@ -19,62 +16,50 @@ const (
 // so that the same commands always notify in the same order.
 //
 // The time of an operation does not depend on the number of watches of a client or of a key.
-// So a watch that ends leaves a gap in the list of its key, and a client that disconnects is
-// marked at once and removed from the lists step by step (see sweep).
+// So a client that disconnects is marked at once and removed from the lists step by step (see sweep).
 type watches struct {
 	byKey    map[string]*watched
 	byClient map[string]*watcher
-	leaving  *watcher // disconnected clients that are still in some lists
+	leaving  []*watcher // disconnected clients that are still in some lists
 	count    int
 	bytes    int64 // of all watches, including watches of leaving clients
 }
 
 // watched is a key with watchers.
 type watched struct {
-	key      string
-	watchers []registration // in order; the zero value for a watch that ended
-	gaps     int
-	waiting  waits
-}
-
-// registration is a watch in the list of its key, with the watcher, so that notify need not
-// read the watch from memory.
-type registration struct {
-	watcher *watcher
-	watch   *watch
-	dialect Dialect
+	key     string
+	ring    watch // begins and ends the list of watches, and is none
+	waiting int   // how many of them wait for the lease
 }
 
 // watcher is a client with watches.
 type watcher struct {
 	client string
 	keys   map[string]*watch
-	all    []*watch // the same watches, from which sweep takes one after the other
 	bytes  int64
-	gone   bool     // disconnected: it gets no notification
-	next   *watcher // in watches.leaving
+	gone   bool // disconnected: it gets no notification
 }
 
 // watch is one client's watch of one key.
 type watch struct {
-	watcher  *watcher
-	watched  *watched
-	position int // in watched.watchers
-	index    int // in watcher.all
-	waiting  waits
+	watcher        *watcher
+	watched        *watched
+	next, previous *watch // in the list of the key
+	dialect        Dialect
+	waits          bool // the client waits for the lease with that key; it is only shown
 }
-
-// waits is how many clients wait for the lease whose key they watch: of a watch 0 or 1. It is only shown.
-type waits struct{ count int }
 
 // wait says whether the client waits for the lease. A nil watch is none.
 func (x *watch) wait(does bool) {
-	if x == nil || does == (x.waiting.count > 0) {
+	switch {
+	case x == nil || x.waits == does:
 		return
+	case does:
+		x.watched.waiting++
+	default:
+		x.watched.waiting--
 	}
-	change := 1 - 2*x.waiting.count
-	x.waiting.count += change
-	x.watched.waiting.count += change
+	x.waits = does
 }
 
 // find returns the watch of a client on a key; nil: it has none.
@@ -85,7 +70,7 @@ func (w *watches) find(client, key string) *watch {
 	return nil
 }
 
-func (x *watch) bytes() int64 { return int64(len(x.watched.key)) + watchCost }
+func costOf(key string) int64 { return int64(len(key)) + watchCost }
 
 // add begins a watch, and reports whether the limits allow it. The dialect of the latest KEYNOTIFY counts, and
 // whether the client waits.
@@ -94,30 +79,29 @@ func (w *watches) add(client, key string, dialect Dialect, waits bool, options *
 	if by == nil {
 		by = &watcher{client: strings.Clone(client), keys: make(map[string]*watch)}
 	}
-	if known := by.keys[key]; known != nil {
-		known.watched.watchers[known.position].dialect = dialect
-		known.wait(waits)
-		return true
+	x := by.keys[key]
+	if x == nil {
+		cost := costOf(key)
+		if exceeds(int64(len(by.keys))+1, int64(options.MaxWatches)) ||
+			exceeds(by.bytes+cost, options.MaxWatchBytes) || w.leavesNoRoom(by.bytes+cost, cost, options.MaxAllWatchBytes) {
+			return false
+		}
+		of := w.byKey[key]
+		if of == nil {
+			of = &watched{key: key}
+			of.ring.next, of.ring.previous = &of.ring, &of.ring
+			w.byKey[key] = of
+		}
+		x = &watch{watcher: by, watched: of, next: &of.ring, previous: of.ring.previous}
+		x.previous.next, of.ring.previous = x, x
+		by.keys[of.key] = x // not key: all watchers share one copy of a long key
+		by.bytes += cost
+		w.byClient[by.client] = by
+		w.count++
+		w.bytes += cost
 	}
-	cost := int64(len(key)) + watchCost
-	if exceeds(int64(len(by.all))+1, int64(options.MaxWatches)) ||
-		exceeds(by.bytes+cost, options.MaxWatchBytes) || w.leavesNoRoom(by.bytes+cost, cost, options.MaxAllWatchBytes) {
-		return false
-	}
-	of := w.byKey[key]
-	if of == nil {
-		of = &watched{key: key}
-		w.byKey[key] = of
-	}
-	x := &watch{watcher: by, watched: of, position: len(of.watchers), index: len(by.all)}
-	of.watchers = append(of.watchers, registration{by, x, dialect})
+	x.dialect = dialect
 	x.wait(waits)
-	by.keys[of.key] = x // not key: all watchers share one copy of a long key
-	by.all = append(by.all, x)
-	by.bytes += cost
-	w.byClient[by.client] = by
-	w.count++
-	w.bytes += cost
 	return true
 }
 
@@ -132,76 +116,44 @@ func exceeds(size, limit int64) bool { return limit > 0 && size > limit }
 
 // remove ends a watch.
 func (w *watches) remove(x *watch) {
-	by := x.watcher
-	delete(by.keys, x.watched.key)
-	w.take(x)
-	if len(by.all) == 0 {
+	x.wait(false)
+	by, of := x.watcher, x.watched
+	w.count--
+	w.bytes -= costOf(of.key)
+	by.bytes -= costOf(of.key)
+	x.previous.next, x.next.previous = x.next, x.previous
+	if of.ring.next == &of.ring {
+		delete(w.byKey, of.key)
+	}
+	delete(by.keys, of.key)
+	if len(by.keys) == 0 && !by.gone {
 		delete(w.byClient, by.client)
 	}
 }
 
 // disconnect ends all watches of a client. sweep frees their memory.
 func (w *watches) disconnect(client string) {
-	by := w.byClient[client]
-	if by == nil {
-		return
+	if by := w.byClient[client]; by != nil {
+		delete(w.byClient, client)
+		by.gone = true
+		w.leaving = append(w.leaving, by)
 	}
-	delete(w.byClient, client)
-	by.gone, by.keys = true, nil
-	by.next, w.leaving = w.leaving, by
 }
 
 // sweep removes up to limit watches of disconnected clients, and reports whether there are
 // more. It calls ended for each one before.
 func (w *watches) sweep(limit int, ended func(*watch)) (more bool) {
-	for ; w.leaving != nil; w.leaving = w.leaving.next {
-		for all := &w.leaving.all; len(*all) > 0; limit-- {
-			if limit <= 0 {
+	for ; len(w.leaving) > 0; w.leaving = w.leaving[1:] {
+		for _, x := range w.leaving[0].keys {
+			if limit--; limit < 0 {
 				return true
 			}
-			x := (*all)[len(*all)-1]
 			ended(x)
-			w.take(x)
+			w.remove(x)
 		}
 	}
+	w.leaving = nil
 	return false
-}
-
-// take removes a watch from the lists of its client and its key.
-func (w *watches) take(x *watch) {
-	w.count--
-	w.bytes -= x.bytes()
-	x.wait(false)
-
-	by := x.watcher
-	by.bytes -= x.bytes()
-	last := len(by.all) - 1
-	moved := by.all[last]
-	by.all[x.index], moved.index = moved, x.index
-	by.all[last] = nil
-	by.all = by.all[:last]
-
-	of := x.watched
-	of.watchers[x.position] = registration{}
-	of.gaps++
-	switch {
-	case of.gaps == len(of.watchers):
-		delete(w.byKey, of.key)
-	case of.gaps > len(of.watchers)/2:
-		of.compact()
-	}
-}
-
-// compact closes the gaps. It runs again only after as many watches have ended as are left.
-func (of *watched) compact() {
-	left := make([]registration, 0, len(of.watchers)-of.gaps)
-	for _, r := range of.watchers {
-		if r.watch != nil {
-			r.watch.position = len(left)
-			left = append(left, r)
-		}
-	}
-	of.watchers, of.gaps = left, 0
 }
 
 // notify adds a notification of a change for each watcher of its key.
@@ -215,12 +167,10 @@ func (w *watches) notify(effects *Effects, change Change) {
 	}
 	shared := new(Change) // &change would allocate even if no client watches the key
 	*shared = change
-	shared.Key = of.key // a receiver that keeps it does not keep the value of an entry that is gone
-	to := slices.Grow(effects.Notifications, len(of.watchers)-of.gaps)
-	for _, r := range of.watchers {
-		if r.watcher != nil && !r.watcher.gone {
-			to = append(to, Notification{Client: r.watcher.client, Dialect: r.dialect, Change: shared})
+	for x := of.ring.next; x != &of.ring; x = x.next {
+		if !x.watcher.gone {
+			to := Notification{Client: x.watcher.client, Dialect: x.dialect, Change: shared}
+			effects.Notifications = append(effects.Notifications, to)
 		}
 	}
-	effects.Notifications = to
 }

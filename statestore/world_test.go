@@ -2,6 +2,8 @@ package statestore
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -136,37 +138,26 @@ func (w *world) want(r request, answer string) {
 func (w *world) checkWatches() {
 	w.tb.Helper()
 	of, count, bytes := &w.store.watches, 0, int64(0)
-	for client, by := range of.byClient {
+	watchers := slices.Concat(slices.Collect(maps.Values(of.byClient)), of.leaving)
+	for _, by := range watchers {
 		sum := int64(0)
-		for i, x := range by.all {
-			r := x.watched.watchers[x.position]
-			if x.index != i || x.watcher != by || by.keys[x.watched.key] != x || r.watch != x || r.watcher != by || of.byKey[x.watched.key] != x.watched {
-				w.tb.Fatalf("the watch of %q by %q is filed wrongly", x.watched.key, client)
+		for key, x := range by.keys {
+			if x.watcher != by || x.watched.key != key || of.byKey[key] != x.watched || x.next.previous != x || x.previous.next != x {
+				w.tb.Fatalf("the watch of %q by %q is filed wrongly", key, by.client)
 			}
-			sum += x.bytes()
+			sum += costOf(key)
 		}
-		if by.client != client || by.gone || len(by.all) == 0 || len(by.keys) != len(by.all) || by.bytes != sum {
-			w.tb.Fatalf("%q has %d watches of %d bytes, counted as %d of %d", client, len(by.all), sum, len(by.keys), by.bytes)
+		if by.bytes != sum || by.gone != (of.byClient[by.client] != by) || !by.gone && len(by.keys) == 0 {
+			w.tb.Fatalf("%q has %d watches of %d bytes, counted as %d", by.client, len(by.keys), sum, by.bytes)
 		}
-		count += len(by.all)
+		count += len(by.keys)
 		bytes += sum
 	}
-	for by := of.leaving; by != nil; by = by.next {
-		count += len(by.all)
-		bytes += by.bytes
-	}
 	listed := 0
-	for key, watched := range of.byKey {
-		gaps := 0
-		for _, r := range watched.watchers {
-			if r.watch == nil {
-				gaps++
-			}
+	for _, watched := range of.byKey {
+		for x := watched.ring.next; x != &watched.ring; x = x.next {
+			listed++
 		}
-		if gaps != watched.gaps || 2*gaps > len(watched.watchers) {
-			w.tb.Fatalf("%q has %d gaps among %d watchers, counted as %d", key, gaps, len(watched.watchers), watched.gaps)
-		}
-		listed += len(watched.watchers) - gaps
 	}
 	if listed != count || of.count != count || of.bytes != bytes {
 		w.tb.Fatalf("%d watches of %d bytes, %d listed by key, counted as %d of %d", count, bytes, listed, of.count, of.bytes)
@@ -298,7 +289,7 @@ func (d disk) worldAfter(tb testing.TB, options Options, former Former) *world {
 }
 
 // describe returns a line for each piece of the state that survives a restart: everything except
-// the expiry times, and the versions of keys with a lifetime or a Will.
+// the replies, the expiry times, and the versions of keys with a lifetime or a Will.
 func describe(s *Store) map[string]string {
 	lines := map[string]string{"identity": fmt.Sprintf("%q %t", s.options.Identity, s.holding)}
 	for _, e := range s.entries {
@@ -306,9 +297,9 @@ func describe(s *Store) map[string]string {
 		if e.lifetime > 0 || e.willed {
 			version = "a version"
 		}
-		lines["key "+e.key()] = fmt.Sprintf("%q %s token %v lifetime %v willed %t", e.value(), version, e.token(), e.lifetime, e.willed)
+		lines["key "+e.key] = fmt.Sprintf("%q %s token %v lifetime %v willed %t", e.value, version, e.token(), e.lifetime, e.willed)
 		if l := e.lease; l != nil {
-			lines["lease "+e.key()] = fmt.Sprint(l.since) // the holder that has renewed it last is not kept
+			lines["lease "+e.key] = fmt.Sprint(l.since) // the holder that has renewed it last is not kept
 		}
 	}
 	for _, c := range s.leases.history {
@@ -316,13 +307,6 @@ func describe(s *Store) map[string]string {
 	}
 	for key, fence := range s.fences {
 		lines["fence "+key] = fence.String()
-	}
-	for client, session := range s.sessions.byClient {
-		for i := range session.ring {
-			if e := &session.ring[i]; e.records == ownRecord {
-				lines[fmt.Sprintf("reply %s %d", client, e.slot)] = fmt.Sprint(e.correlation, e.sum, e.verb, e.outcome, e.version.timestamp())
-			}
-		}
 	}
 	return lines
 }

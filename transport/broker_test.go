@@ -51,7 +51,7 @@ func dialTo(t *testing.T, b *pipeBroker, addresses string, options Options) (*Cl
 		t.Fatal(err)
 	}
 	options.Dialer = b.dial
-	conn := newMQTTConn(servers, options)
+	conn := newMQTTConn(t.Context(), servers, options)
 	client, err := NewClient(conn, options.ClientOptions)
 	if err != nil {
 		t.Fatal(err)
@@ -210,16 +210,6 @@ func reply(conn net.Conn, request *packets.Publish) {
 		}
 		p.Properties.CorrelationData = request.Properties.CorrelationData
 	})
-}
-
-// storeBroker answers each request, and acknowledges it.
-func storeBroker() *pipeBroker {
-	return &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
-		if request, ok := packet.Content.(*packets.Publish); ok {
-			reply(conn, request)
-		}
-		return false
-	}}
 }
 
 // refuse returns an answer to the CONNECTs after the first ones.

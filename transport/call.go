@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,27 +15,27 @@ import (
 	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/storeconn"
 )
 
 // call is a request from RoundTrip to its reply. It waits in the queue of the mqttConn until a link
 // takes it, and then among the pending ones of the link.
 type call struct {
 	ctx         context.Context // like request.Binding, it bounds the call
-	request     Request
+	request     storeconn.Request
 	deadline    time.Time       // when it is given up at the latest; zero: never
 	gone, over  <-chan struct{} // closed when ctx, or request.Binding.While, ends
 	correlation correlation
 	timer       *time.Timer // fires at request.Binding.Until
 
-	done  chan struct{} // gets an item from the goroutine that took the call out of the queue or of the link
-	reply Reply         // set before, like err
+	done  chan struct{}   // gets an item from the goroutine that took the call out of the queue or of the link
+	reply storeconn.Reply // set before, like err
 	err   error
 
 	// Guarded by mqttConn.mu.
-	before, after *call // in the line where it waits; nil: it waits in none
-	link          *link // that took it, and may have sent it; nil: none
-	accepted      bool  // the broker has acknowledged it
-	leftBehind    bool  // its turn came when it was given up: its caller takes it back
+	link       *link // that took it, and may have sent it; nil: none
+	accepted   bool  // the broker has acknowledged it
+	leftBehind bool  // its turn came when it was given up: its caller takes it back
 }
 
 // correlation is the correlation data of a request; deployed stores refuse another length.
@@ -51,7 +52,7 @@ func (id *correlation) choose() {
 type calls struct{ sync.Pool }
 
 // get returns a call for a request.
-func (p *calls) get(ctx context.Context, request Request) *call {
+func (p *calls) get(ctx context.Context, request storeconn.Request) *call {
 	c, ok := p.Get().(*call)
 	if !ok {
 		c = &call{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
@@ -75,7 +76,7 @@ func (p *calls) put(c *call) {
 }
 
 // end gives a call its result. Only the goroutine that took it out of the queue or of its link may do so.
-func (c *call) end(reply Reply, err error) {
+func (c *call) end(reply storeconn.Reply, err error) {
 	c.reply, c.err = reply, err
 	c.done <- struct{}{}
 }
@@ -112,36 +113,12 @@ func (c *call) whyGivenUp() error {
 	return nil
 }
 
-// line has calls that wait, in order. A call may leave it at any place.
-type line struct{ ends call } // a ring of the calls and of ends, which is before the first and after the last
-
-func (l *line) init() { l.ends.before, l.ends.after = &l.ends, &l.ends }
-
-func (l *line) first() *call {
-	if l.ends.after == &l.ends {
-		return nil
-	}
-	return l.ends.after
-}
-
-func (l *line) push(c *call) {
-	c.before, c.after = l.ends.before, &l.ends
-	c.before.after, l.ends.before = c, c
-}
-
-// leaveLine takes a call out of its line, and returns it.
-func (c *call) leaveLine() *call {
-	c.before.after, c.after.before = c.after, c.before
-	c.before, c.after = nil, nil
-	return c
-}
-
 // RoundTrip implements Conn. It obeys the bounds of the binding by itself, which spares the caller a
 // context of its own, of five allocations.
-func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
+func (c *mqttConn) RoundTrip(ctx context.Context, request storeconn.Request) (storeconn.Reply, error) {
 	call := c.calls.get(ctx, request)
 	if err := c.enqueue(call); err != nil {
-		return Reply{}, err
+		return storeconn.Reply{}, err
 	}
 	err := c.await(call)
 	reply := call.reply
@@ -169,40 +146,43 @@ func (c *mqttConn) enqueue(call *call) error {
 	switch {
 	case c.life.Err() != nil:
 		return notSent(context.Cause(c.life))
-	case call.boundToLost():
+	case closed.Is(call.request.Binding.Connection):
 		return notSent(errBoundConnection)
 	case cause != nil:
 		return notSent(c.heldBackLocked(call, cause))
 	}
-	line := &c.ordinary
-	if call.request.Binding.Urgent {
-		line = &c.urgent
-	}
-	line.push(call)
+	line := c.lineOf(call)
+	*line = append(*line, call)
 	if c.link != nil {
 		signal(c.link.wake)
 	}
 	return nil
 }
 
-// boundToLost reports whether a call is bound to a connection that is lost.
-func (c *call) boundToLost() bool {
-	connection := c.request.Binding.Connection
-	return connection != nil && closed.Is(connection)
+var errBoundConnection = errors.New("the connection to which the request is bound was lost")
+
+// lineOf returns the line in which a call waits.
+func (c *mqttConn) lineOf(call *call) *[]*call {
+	if call.request.Binding.Urgent {
+		return &c.urgent
+	}
+	return &c.ordinary
 }
 
 // nextLocked takes the next call out of the queue, or returns nil if the link takes none: it counts
 // against the Receive Maximum from here until the broker acknowledges it [MQTT-4.9.0-2]. A part of
 // that is reserved for urgent calls.
 func (c *mqttConn) nextLocked(l *link) *call {
-	switch {
-	case l.leaving || c.link != l:
-	case l.room() > 0 && c.urgent.first() != nil:
-		return c.urgent.first().leaveLine()
-	case l.room() > l.reserved() && c.ordinary.first() != nil:
-		return c.ordinary.first().leaveLine()
+	line := &c.urgent
+	if len(c.urgent) == 0 && l.room() > l.reserved() {
+		line = &c.ordinary
 	}
-	return nil
+	if l.leaving || c.link != l || l.room() <= 0 || len(*line) == 0 {
+		return nil
+	}
+	first := (*line)[0]
+	*line = slices.Delete(*line, 0, 1)
+	return first
 }
 
 // abandon takes a call back whose caller gives up because of cause, and returns the error for the
@@ -210,10 +190,11 @@ func (c *mqttConn) nextLocked(l *link) *call {
 func (c *mqttConn) abandon(call *call, cause error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := call.link
+	l, line := call.link, c.lineOf(call)
+	i := slices.Index(*line, call)
 	switch {
-	case call.after != nil:
-		call.leaveLine()
+	case i >= 0:
+		*line = slices.Delete(*line, i, i+1)
 		return notSent(c.heldBackLocked(call, cause))
 	case call.leftBehind:
 		return notSent(cause)
@@ -243,26 +224,26 @@ func (c *mqttConn) heldBackLocked(call *call, cause error) error {
 
 // failQueuedLocked ends the calls of the queue for which why returns an error.
 func (c *mqttConn) failQueuedLocked(why func(*call) error) {
-	for _, line := range []*line{&c.urgent, &c.ordinary} {
-		for call := line.ends.after; call != &line.ends; {
-			waits := call
-			call = call.after
-			if err := why(waits); err != nil {
-				waits.leaveLine().end(Reply{}, err)
+	for _, line := range []*[]*call{&c.urgent, &c.ordinary} {
+		*line = slices.DeleteFunc(*line, func(call *call) bool {
+			err := why(call)
+			if err != nil {
+				call.end(storeconn.Reply{}, err)
 			}
-		}
+			return err != nil
+		})
 	}
 }
 
 // appendLocked adds the packet of a request, with a packet id, to those that are to be written. The
 // error says why there can be none.
 func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
-	if c.boundToLost() {
+	if closed.Is(c.request.Binding.Connection) { // nil: it is not bound
 		return notSent(errBoundConnection)
 	}
-	expiry := time.Duration(0)
+	var expiry float64 // in seconds, rounded up: so a broker drops a request that its caller has given up; 0: none
 	if !c.deadline.IsZero() {
-		if expiry = c.deadline.Sub(now); expiry <= 0 {
+		if expiry = math.Ceil(c.deadline.Sub(now).Seconds()); expiry <= 0 {
 			return notSent(context.DeadlineExceeded)
 		}
 	}
@@ -270,11 +251,11 @@ func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
 		Topic:           protocol.InvokeTopic,
 		QoS:             1,
 		PacketID:        id,
-		MessageExpiry:   messageExpiry(expiry),
+		MessageExpiry:   uint32(min(expiry, math.MaxUint32)),
 		ContentType:     protocol.ContentType,
 		ResponseTopic:   l.replies,
 		CorrelationData: c.correlation[:],
-		User:            requestProperties(l.message.User[:0], l.conn.ClientID(), c.request),
+		User:            requestProperties(l.message.User[:0], l.conn.ClientID(), &c.request),
 		Payload:         c.request.Payload,
 	}
 	batch, err := l.message.Append(l.packets)
@@ -293,35 +274,21 @@ func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
 	return nil
 }
 
-// messageExpiry returns the time that is left of a request in whole seconds, rounded up, so that
-// a broker drops a request that its caller has given up. Zero: it has no end.
-func messageExpiry(left time.Duration) uint32 {
-	return uint32(min(math.Ceil(left.Seconds()), math.MaxUint32))
-}
-
 // requestProperties appends the user properties of a request.
-func requestProperties(dst []mqtt.UserProperty, clientID string, request Request) []mqtt.UserProperty {
-	dst = append(dst,
-		mqtt.UserProperty{Name: protocol.PropertySourceID, Value: clientID},
-		mqtt.UserProperty{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-		mqtt.UserProperty{Name: protocol.PropertyPartition, Value: clientID})
-	persist, waiting := "", ""
-	if request.Persist {
-		persist = "true"
-	}
-	if request.Waiting {
-		waiting = "true"
-	}
-	for _, optional := range [...]mqtt.UserProperty{
+func requestProperties(dst []mqtt.UserProperty, clientID string, request *storeconn.Request) []mqtt.UserProperty {
+	for _, property := range [...]mqtt.UserProperty{
+		{Name: protocol.PropertySourceID, Value: clientID},
+		{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+		{Name: protocol.PropertyPartition, Value: clientID},
 		{Name: protocol.PropertyTimestamp, Value: request.Timestamp},
 		{Name: protocol.PropertyFencingToken, Value: request.FencingToken},
 		{Name: protocol.PropertyStore, Value: request.Binding.Store},
-		{Name: protocol.PropertyPersistence, Value: persist},
+		{Name: protocol.PropertyPersistence, Value: request.Persist},
 		{Name: protocol.PropertyForced, Value: request.Forced},
-		{Name: protocol.PropertyWaiting, Value: waiting},
+		{Name: protocol.PropertyWaiting, Value: request.Waiting},
 	} {
-		if optional.Value != "" {
-			dst = append(dst, optional)
+		if property.Value != "" {
+			dst = append(dst, property)
 		}
 	}
 	return dst

@@ -20,6 +20,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/storeconn"
 )
 
 // inBubble runs a test in virtual time, with the options for a client with id "a".
@@ -144,11 +145,11 @@ func TestAFullBatchIsNotTheLast(t *testing.T) {
 	conn.established(l)
 	const requests, size = 20, 5000
 	for range requests {
-		conn.begin(t, t.Context(), Request{Payload: make([]byte, size)})
+		conn.begin(t, t.Context(), storeconn.Request{Payload: make([]byte, size)})
 	}
 	go func() {
 		l.send()
-		_ = l.net.Close()
+		l.client.Abort()
 	}()
 	if sent, err := io.ReadAll(far); len(sent) < requests*size || err != nil {
 		t.Errorf("%d bytes were sent (%v), want %d requests of %d", len(sent), err, requests, size)
@@ -157,8 +158,8 @@ func TestAFullBatchIsNotTheLast(t *testing.T) {
 
 func TestARequestThatMQTTCannotEncodeIsNotSentAndDelaysNoOther(t *testing.T) {
 	conn, l := newTestLink(t, 2)
-	tooLong := conn.begin(t, t.Context(), Request{FencingToken: strings.Repeat("x", 1<<16)})
-	other := conn.begin(t, t.Context(), Request{})
+	tooLong := conn.begin(t, t.Context(), storeconn.Request{FencingToken: strings.Repeat("x", 1<<16)})
+	other := conn.begin(t, t.Context(), storeconn.Request{})
 	l.gather()
 	select {
 	case <-tooLong.done:
@@ -226,48 +227,6 @@ func TestARequestHasThePropertiesThatTheProtocolAsksFor(t *testing.T) {
 // second returns the error of a request.
 func second[T any](_ T, err error) error { return err }
 
-// Conn.RoundTrip promises it: a caller may reuse the memory of the payload.
-func TestACallerMayReuseThePayloadAfterItLeft(t *testing.T) {
-	conn, l := newTestLink(t, 1)
-	payload := []byte("payload")
-	calls := []*call{conn.begin(t, t.Context(), Request{Payload: payload}), conn.begin(t, t.Context(), Request{Payload: payload})}
-	l.gather() // takes the first
-	for _, c := range calls {
-		_ = conn.abandon(c, context.Canceled)
-	}
-	clear(payload)
-	if !bytes.Contains(l.packets, []byte("payload")) {
-		t.Errorf("what is being written has changed: %q", l.packets)
-	}
-	l.acknowledged(&mqtt.Puback{PacketID: l.lastID})
-	if l.gather(); len(l.packets) > 0 {
-		t.Errorf("the second is sent: %q", l.packets)
-	}
-}
-
-func TestABrokersReasonInAPUBACKReachesTheCaller(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(10)
-		client := mustDialTo(t, b.pipeBroker, options)
-		outcomes := get(t.Context(), client, "k1", "k2")
-		for _, request := range b.received() {
-			send(b.present(), packets.PUBACK, func(p *packets.Puback) {
-				p.PacketID, p.ReasonCode = request.PacketID, packets.PubackNoMatchingSubscribers
-				if keyOf(request) == "k1" {
-					p.ReasonCode, p.Properties = packets.PubackNotAuthorized, &packets.Properties{ReasonString: "why"}
-				}
-			})
-		}
-		var rejected *RejectedError
-		if got := await.Receive(outcomes["k1"]); !errors.As(got.err, &rejected) || *rejected != (RejectedError{Code: 0x87, Reason: "why"}) {
-			t.Errorf("the refused one: %v", got.err)
-		}
-		if got := await.Receive(outcomes["k2"]); !errors.Is(got.err, ErrNoStore) || !errors.Is(got.err, ErrNotSent) {
-			t.Errorf("the one without a subscriber: %v", got.err)
-		}
-	})
-}
-
 func TestAReplyNeedsTheWholeCorrelationOfItsRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
 		b := newQuietBroker(10)
@@ -289,8 +248,8 @@ func TestAReplyNeedsTheWholeCorrelationOfItsRequest(t *testing.T) {
 
 func TestInvariant44ALinkKeepsNoPartOfAPacketsBuffer(t *testing.T) {
 	conn, l := newTestLink(t, 10)
-	var notifications []Notification
-	conn.events.Notify = func(n Notification) { notifications = append(notifications, n) }
+	var notifications []storeconn.Notification
+	conn.events.Notify = func(n storeconn.Notification) { notifications = append(notifications, n) }
 	user := func(status string) []mqtt.UserProperty {
 		return []mqtt.UserProperty{{Name: protocol.PropertyTimestamp, Value: "1:2:s"}, {Name: protocol.PropertyStatus, Value: status}, {Name: protocol.PropertyStatusMessage, Value: "why"}}
 	}
@@ -311,7 +270,7 @@ func TestInvariant44ALinkKeepsNoPartOfAPacketsBuffer(t *testing.T) {
 		}
 	}
 	post := func() *call {
-		c := conn.begin(t, t.Context(), Request{})
+		c := conn.begin(t, t.Context(), storeconn.Request{})
 		l.gather()
 		return c
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/tenurelock/tenure/internal/loglimit"
+	"github.com/tenurelock/tenure/internal/storeconn"
 )
 
 // defaultRequestTimeout bounds a request whose context has no earlier deadline.
@@ -37,10 +38,9 @@ type ClientOptions struct {
 	program *dispatcher // nil but from Dial, whose Conn has it too
 }
 
-// Client speaks the state store protocol over a [Conn]. It is safe for
-// concurrent use. Close it when done.
+// Client speaks the state store protocol. It is safe for concurrent use. Close it when done.
 type Client struct {
-	conn    Conn
+	conn    storeconn.Conn
 	timeout time.Duration
 	logger  *slog.Logger
 	trace   Trace
@@ -53,7 +53,7 @@ type Client struct {
 	tasks sync.WaitGroup
 
 	program     *dispatcher         // calls the functions of the program
-	registering *semaphore.Weighted // has registeringShares
+	registering *semaphore.Weighted // for the registrations that make requests
 
 	mu         sync.Mutex
 	closed     bool
@@ -69,16 +69,15 @@ type Client struct {
 	store      string        // the identity of the store that answered last
 	instance   string        // the name of its process; may be empty
 	replaced   chan struct{} // closed when another store answers; nil before the first answer
-	asking     bool          // a notification made the client ask which store answers
-	skew       error         // what Skew returns
+	disagree   bool          // this node's clock and the store's, as the log says
 	answered   time.Time     // when a store last answered
 	storeless  bool          // the latest news of a store was ErrNoStore
 	era        uint64        // changes when the store may have forgotten all watches
 }
 
-// NewClient returns a client that sends its requests over conn and closes conn with Close.
-// The error says which option makes no sense; conn is then still the caller's.
-func NewClient(conn Conn, options ClientOptions) (*Client, error) {
+// NewClient returns a client that sends its requests over conn, such as one of package transporttest, and
+// closes conn with Close. The error says which option makes no sense; conn is then still the caller's.
+func NewClient(conn storeconn.Conn, options ClientOptions) (*Client, error) {
 	options.RequestTimeout = cmp.Or(options.RequestTimeout, defaultRequestTimeout)
 	if options.RequestTimeout < 0 {
 		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout, defaultRequestTimeout)
@@ -99,21 +98,17 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		timeout:     options.RequestTimeout,
 		logger:      program.logger(options.Logger),
 		program:     program,
-		registering: semaphore.NewWeighted(registeringShares),
+		registering: semaphore.NewWeighted(mostRegistering),
 		trace:       *cmp.Or(options.Trace, &Trace{}),
 		now:         options.Now,
 		watched:     make(map[string]*registration),
 		lost:        alreadyLost,
-		status:      ConnectionStatus{State: Connecting},
-	}
-	if _, ours := conn.(*mqttConn); !ours {
-		client.conn = boundedConn{conn}
 	}
 	client.unbroken = client.lost
 	client.life, client.end = context.WithCancelCause(context.Background())
-	conn.Start(Events{
+	conn.Start(storeconn.Events{
 		Up: client.up, Down: client.down, Ended: client.finish, Notify: client.notify,
-		trying: client.trying, failed: client.connectFailed,
+		Trying: client.trying, Failed: client.connectFailed,
 	})
 	return client, nil
 }
@@ -164,25 +159,13 @@ func (c *Client) Probe(within time.Duration) {
 	c.conn.Probe(within)
 }
 
-// ConnectionState says whether a client has a connection.
-type ConnectionState string
-
-const (
-	// Connecting: there is no connection. The client tries to connect, for the first time
-	// or again.
-	Connecting ConnectionState = "connecting"
-	// Connected: there is a connection.
-	Connected ConnectionState = "connected"
-	// Ended: there is no connection, and there will be none.
-	Ended ConnectionState = "ended"
-)
-
 // ConnectionStatus describes a client's connection at one moment.
 type ConnectionStatus struct {
-	// State says whether there is a connection.
-	State ConnectionState
+	// Connected: there is a connection. Ended: there is none, and there will be none. Otherwise the client
+	// tries to connect, for the first time or again.
+	Connected, Ended bool
 	// Broker is the address of the present connection or of the latest attempt. Empty:
-	// there was no attempt, or the Conn has no broker.
+	// there was no attempt, or there is no broker.
 	Broker string
 	// Connections counts the connections so far. If it rises by more than one from one
 	// status to the next, the client lost connections in between.
@@ -221,7 +204,7 @@ func (c *Client) trying(broker string) {
 func (c *Client) connectFailed(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.changeLocked(Connecting, err, c.trace.ConnectFailed)
+	c.changeLocked(false, err, c.trace.ConnectFailed)
 }
 
 func (c *Client) up() {
@@ -235,7 +218,7 @@ func (c *Client) up() {
 	}
 	c.era++
 	c.wakeAllLocked() // the pauses between two connections bound how often
-	c.changeLocked(Connected, nil, c.trace.Connected)
+	c.changeLocked(true, nil, c.trace.Connected)
 }
 
 func (c *Client) down(cause error) {
@@ -250,7 +233,7 @@ func (c *Client) down(cause error) {
 	if c.life.Err() != nil {
 		cause = context.Cause(c.life)
 	}
-	c.changeLocked(Connecting, cmp.Or(cause, errConnectionLost), c.trace.Lost)
+	c.changeLocked(false, cmp.Or(cause, errConnectionLost), c.trace.Lost)
 }
 
 // finish ends the client's life, and with it all watches. No connection and no request begins after it.
@@ -258,21 +241,22 @@ func (c *Client) finish(cause error) {
 	c.end(cause)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.changeLocked(Ended, context.Cause(c.life), nil)
+	c.changeLocked(false, context.Cause(c.life), nil)
+	c.status.Ended = true
 	for _, registered := range c.watched {
 		registered.endAllLocked(context.Cause(c.life))
 	}
 }
 
 // changeLocked notes the status of the connection, unless the client has ended, and traces it.
-func (c *Client) changeLocked(state ConnectionState, err error, trace func(ConnectionStatus)) {
-	if c.status.State != Ended {
-		c.status.State, c.status.Err = state, err
+func (c *Client) changeLocked(connected bool, err error, trace func(ConnectionStatus)) {
+	if !c.status.Ended {
+		c.status.Connected, c.status.Err = connected, err
 	}
 	if trace != nil {
 		status := c.status
 		status.Err = err
-		c.Dispatch(func() { trace(status) }, false)
+		c.Dispatch(func() { trace(status) })
 	}
 }
 

@@ -8,16 +8,16 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/storeconn"
 )
 
 const (
 	// agreementMillis is how far ahead of the latest version the node's clock may be to count as
-	// right. It must be much less than maxSkew: another client may push versions that far ahead,
+	// right. It must be much less than maxSkewMillis: another client may push versions that far ahead,
 	// and a wrong clock would seem right after each of them.
 	agreementMillis = 5_000
-	// maxSkew is how far ahead of its own clock a store accepts a timestamp (docs/protocol.md §3.4).
-	maxSkew       = time.Minute
-	maxSkewMillis = int64(maxSkew / time.Millisecond)
+	// maxSkewMillis is how far ahead of its own clock a store accepts a timestamp (docs/protocol.md §3.4).
+	maxSkewMillis = 60_000
 )
 
 // clock is the hybrid logical clock of a client (docs/protocol.md §3), on the wall clock of
@@ -27,9 +27,9 @@ const (
 // It does not read the wall clock: local is what that shows, in milliseconds since the Unix
 // epoch, and not negative. It is not safe for concurrent use.
 type clock struct {
-	last   hlc.Timestamp // the latest timestamp issued or merged; only a node before the first
-	seen   int64         // the wall time of the latest version; 0 before the first
-	offset int64         // added to the node's clock to go by the store's; never positive
+	last  hlc.Timestamp // the latest timestamp issued or merged; only a node before the first
+	seen  int64         // the wall time of the latest version; 0 before the first
+	ahead bool          // the store refused the node's clock, so this one goes by versions
 }
 
 // newClock returns the clock of a node. The error says why the client id cannot be a node id.
@@ -42,38 +42,23 @@ func newClock(node string) (clock, error) {
 }
 
 // tick returns the timestamp of a request.
-func (c *clock) tick(local int64) (hlc.Timestamp, error) {
-	next, err := hlc.Tick(c.last, c.physical(local))
-	if err != nil {
-		return hlc.Timestamp{}, err
-	}
-	c.last = next
-	return next, nil
+func (c *clock) tick(local int64) (_ hlc.Timestamp, err error) {
+	c.last, err = hlc.Tick(c.last, c.physical(local))
+	return c.last, err
 }
 
-// observe merges a version, or the store's clock. One that is more than maxSkew ahead of this
-// node's clock does not move the clock, and tooFar says so. After an error the version was not
+// observe merges a version, or the store's clock. One that is more than maxSkewMillis ahead of this
+// node's clock does not move the clock: it is tooFar. After an error the version was not
 // merged, which does no harm.
-func (c *clock) observe(version hlc.Timestamp, local int64) (tooFar *hlc.SkewError, err error) {
+func (c *clock) observe(version hlc.Timestamp, local int64) (tooFar bool, err error) {
 	c.seen = version.Wall
-	if local-version.Wall <= agreementMillis {
-		c.offset = 0 // the node's clock is right again
-	}
+	c.ahead = c.ahead && local-version.Wall > agreementMillis // else the node's clock is right again
 	wall := c.physical(local)
-	if version.Wall-wall > maxSkewMillis {
-		if c.offset != 0 {
-			return nil, nil // the node's own clock is even further ahead
-		}
-		physical := time.UnixMilli(wall).UTC()
-		return &hlc.SkewError{
-			Remote:   version,
-			Physical: physical,
-			Ahead:    time.UnixMilli(version.Wall).Sub(physical), // or the largest Duration
-			Limit:    maxSkew,
-		}, nil
+	if !c.ahead && version.Wall-wall > maxSkewMillis {
+		return true, nil
 	}
 	c.last, err = hlc.Merge(c.last, version, wall)
-	return nil, err
+	return false, err
 }
 
 // adapt makes the clock go by the store's from now on, after the store refused a timestamp as
@@ -85,23 +70,24 @@ func (c *clock) adapt(refused hlc.Timestamp, store, local int64) bool {
 	if store == 0 || store >= refused.Wall {
 		return false // nothing is known, or this cannot be the reason for the refusal
 	}
-	c.offset = min(store-local, 0)
-	c.last = hlc.Timestamp{Node: c.last.Node}
+	c.last, c.ahead = hlc.Timestamp{Wall: store, Node: c.last.Node}, local > store
 	return true
 }
 
-// physical returns the wall time for the next timestamp. If that is more than maxSkew behind
+// physical returns the wall time for the next timestamp. If that is more than maxSkewMillis behind
 // the last timestamp, because the node's clock was set back, the clock starts again: the
 // store would refuse timestamps that far ahead.
 func (c *clock) physical(local int64) int64 {
-	wall := max(local+c.offset, 0)
-	if c.last.Wall-wall > maxSkewMillis {
+	switch {
+	case c.ahead:
+		return 0
+	case c.last.Wall-local > maxSkewMillis:
 		c.last = hlc.Timestamp{Node: c.last.Node}
 	}
-	return wall
+	return local
 }
 
-// explainSkew adds to a refusal because of a clock which clock is ahead of which, by how much, and what to do
+// explainSkew adds to a refusal because of a clock what the clocks read, and what to do
 // about it. store is the time of the store's clock when it refused, or zero.
 //
 // A client adapts if the clock of its node is ahead: from then on its requests go by the store's clock, which
@@ -109,66 +95,39 @@ func (c *clock) physical(local int64) int64 {
 // request at once, within the same context. So [Client.Set] returns this error only if the client knows nothing
 // of the store's time, or if the store refuses the repetition too. A client cannot change a fencing token, so it
 // does not repeat a request that was refused for its token.
-func (c *Client) explainSkew(request *Request, store hlc.Timestamp, err error) error {
-	text, token := request.Timestamp, errors.Is(err, ErrFencingTokenTooFarAhead)
-	if token {
-		text = request.FencingToken
-	} else if !errors.Is(err, ErrTimestampTooFarAhead) {
-		return err
-	}
-	refused, unreadable := hlc.Parse(text)
-	if unreadable != nil {
-		return err // the refusal is about a timestamp that was not sent
-	}
-	local := c.now().UTC()
-	wrong, moment, cure := "this node's clock", local, "the clock of this node"
-	if token {
-		wrong, moment = "the fencing token "+text, time.UnixMilli(refused.Wall)
-		cure = "the clocks of the store and of the node where the token came from"
-	}
-	ahead, readings := "too far", "this node's reads "+local.Format(time.RFC3339Nano)
+func (c *Client) explainSkew(request *storeconn.Request, store hlc.Timestamp, err error) error {
+	node, shows := c.now().UTC().Format(time.RFC3339Nano), "another time"
 	if !store.IsZero() {
-		at := time.UnixMilli(store.Wall).UTC()
-		ahead = moment.Sub(at).Truncate(time.Millisecond).String()
-		readings += ", the store's " + at.Format(time.RFC3339Nano)
+		shows = time.UnixMilli(store.Wall).UTC().Format(time.RFC3339Nano)
 	}
-	return fmt.Errorf("%s is %s ahead of the store's clock (%s): synchronize %s: %w", wrong, ahead, readings, cure, err)
+	switch {
+	case errors.Is(err, ErrTimestampTooFarAhead) && request.Timestamp != "":
+		return fmt.Errorf("this node's clock reads %s, and the store's %s: synchronize the clock of this node: %w", node, shows, err)
+	case errors.Is(err, ErrFencingTokenTooFarAhead) && request.FencingToken != "":
+		return fmt.Errorf("the store's clock reads %s, and the fencing token is %s: synchronize the clocks of the store "+
+			"and of the node where the token came from: %w", shows, request.FencingToken, err)
+	}
+	return err // the refusal is about a timestamp that was not sent
 }
 
-// adapt makes requests go by the store's clock if skew says that the store refused the timestamp of a request.
+// adapt makes requests go by the store's clock if err says that the store refused the timestamp of a request.
 // It reports whether the store is likely to accept a repetition.
-func (c *Client) adapt(request *Request, store hlc.Timestamp, skew error) bool {
-	refused, err := hlc.Parse(request.Timestamp)
-	if err != nil || !errors.Is(skew, ErrTimestampTooFarAhead) {
+func (c *Client) adapt(request *storeconn.Request, store hlc.Timestamp, err error) bool {
+	refused, unreadable := hlc.Parse(request.Timestamp)
+	if unreadable != nil || !errors.Is(err, ErrTimestampTooFarAhead) {
 		return false
 	}
 	local := wallMillis(c.now()) // without the lock: now is a function of the user
 	c.mu.Lock()
-	known := c.clock.offset != 0
+	known := c.clock.ahead
 	adapted := c.clock.adapt(refused, store.Wall, local)
-	began := adapted && c.clock.offset != 0
-	if began {
-		c.skew = skew
-	}
+	began := adapted && c.clock.ahead && !known
+	c.disagree = c.disagree || began
 	c.mu.Unlock()
-	if began && !known {
-		c.log(slog.LevelWarn, "this node's clock is ahead of the store's; requests go by the store's until that changes", "error", skew)
+	if began {
+		c.log(slog.LevelWarn, "this node's clock is ahead of the store's; requests go by the store's until that changes", "error", err)
 	}
 	return adapted
-}
-
-// Skew returns nil while this node's clock and the store's agree, as far as the client knows.
-//
-// It returns an [*hlc.SkewError] while the latest version that this client has seen is more
-// than a minute ahead of this node's clock. Such a version does not move the client's clock.
-//
-// It returns the latest refusal while the client goes by the store's clock
-// because this node's clock is more than a minute ahead. That ends with the first version
-// that is no more than five seconds behind this node's clock.
-func (c *Client) Skew() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.skew
 }
 
 // tick returns the timestamp of a request.
@@ -189,19 +148,15 @@ func (c *Client) observe(version hlc.Timestamp) {
 	local := wallMillis(c.now()) // without the lock: now is a function of the user
 	c.mu.Lock()
 	tooFar, err := c.clock.observe(version, local)
-	_, known := c.skew.(*hlc.SkewError)
-	agree := c.skew != nil && tooFar == nil && c.clock.offset == 0
-	switch {
-	case tooFar != nil:
-		c.skew = tooFar
-	case agree:
-		c.skew = nil
-	}
+	known := c.disagree
+	c.disagree = tooFar || c.clock.ahead
+	changed := known != c.disagree
 	c.mu.Unlock()
 	switch {
-	case tooFar != nil && !known:
-		c.log(slog.LevelWarn, "the store's versions and this node's clock disagree", "error", tooFar)
-	case agree:
+	case changed && tooFar:
+		c.log(slog.LevelWarn, "the store's versions and this node's clock disagree: synchronize the clocks of the store and of this node",
+			"version", version.String(), "node", time.UnixMilli(local).UTC())
+	case changed:
 		c.log(slog.LevelWarn, "the store's versions and this node's clock agree again")
 	case err != nil:
 		c.log(slog.LevelDebug, "a version does not move this node's clock", "error", err)

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/resp3"
 )
 
@@ -49,6 +51,28 @@ type SetOptions struct {
 	Persist bool
 }
 
+// Binding says when and to which store a request may go, such as to the one that granted a tenure, so that a
+// store that replaced it does not apply the request. The zero Binding ties it to none.
+type Binding struct {
+	// Store is the identity of the store, as [Client.Store] returns it. Another store
+	// refuses the request with [ErrOtherStore]. Empty: the store has no identity, like
+	// those deployed today.
+	Store string
+	// Connection, if not nil, is a channel from [Client.Lost] or [Client.Unbroken]: the
+	// request leaves over that connection, before the channel is closed, or not at all
+	// (ErrNotSent).
+	Connection <-chan struct{}
+	// While, if not nil, bounds the request beside the context of the call, such as the
+	// TokenContext of a tenure: when it ends, the request is given up with its cause. Its
+	// deadline and its values are not used.
+	While context.Context
+	// Until, if not zero, is when the request is given up at the latest.
+	Until time.Time
+	// Urgent makes the request leave before all waiting requests of its client that are not
+	// urgent. Leases use it for their own requests. It is for few and small requests.
+	Urgent bool
+}
+
 // DelOptions configures a Del or VDel.
 type DelOptions struct {
 	// FencingToken is needed for a protected key. Zero: no token.
@@ -72,12 +96,16 @@ type Entry struct {
 	Version hlc.Timestamp
 }
 
+func (e Entry) equal(other Entry) bool {
+	return e.Exists == other.Exists && e.Version == other.Version && bytes.Equal(e.Value, other.Value)
+}
+
 // Set sets key to value and returns the new version, which is greater than every
 // version that the store issued before. For an empty key the error matches
 // ErrKeyLengthZero.
 //
 // If the store refuses the request because this node's clock is ahead, Set repeats it once,
-// with a timestamp from the store's clock: see [Client.Skew].
+// with a timestamp from the store's clock.
 //
 // If the Condition is not met, Set returns the present version of the key and an error that
 // matches ErrConditionFailed. An error that matches ErrOutcomeUnknown means that the value
@@ -85,12 +113,12 @@ type Entry struct {
 func (c *Client) Set(ctx context.Context, key string, value []byte, options SetOptions) (hlc.Timestamp, error) {
 	timestamp, early := c.tick()
 	payload, wrong := encodeSet(key, value, &options)
-	answer, err := c.do(ctx, protocol.VerbSet, key, cmp.Or(early, wrong), Request{
+	answer, err := c.do(ctx, protocol.VerbSet, key, cmp.Or(early, wrong), storeconn.Request{
 		Payload:      payload,
 		Timestamp:    timestamp,
 		FencingToken: tokenText(options.FencingToken),
-		Binding:      options.Binding,
-		Persist:      options.Persist,
+		Binding:      storeconn.Binding(options.Binding),
+		Persist:      flag(options.Persist),
 	})
 	return answer.version, err
 }
@@ -103,9 +131,9 @@ func (c *Client) Get(ctx context.Context, key string) (Entry, error) {
 // GetWith is Get with a Binding. The error matches ErrOtherStore if another
 // store answers, and ErrNotSent if the connection of the binding is over.
 func (c *Client) GetWith(ctx context.Context, key string, binding Binding) (Entry, error) {
-	answer, err := c.do(ctx, protocol.VerbGet, key, nil, Request{
+	answer, err := c.do(ctx, protocol.VerbGet, key, nil, storeconn.Request{
 		Payload: resp3.AppendCommand(nil, protocol.VerbGet, key),
-		Binding: binding,
+		Binding: storeconn.Binding(binding),
 	})
 	if err != nil || answer.verdict() == missing {
 		return Entry{}, err
@@ -135,10 +163,10 @@ func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, o
 		wrong = fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most",
 			protocol.MaxForced)
 	}
-	answer, err := c.do(ctx, verb, key, wrong, Request{
+	answer, err := c.do(ctx, verb, key, wrong, storeconn.Request{
 		Payload:      payload,
 		FencingToken: tokenText(options.FencingToken),
-		Binding:      options.Binding,
+		Binding:      storeconn.Binding(options.Binding),
 		Forced:       forced,
 	})
 	return err == nil && answer.verdict() == deleted, err
@@ -151,7 +179,7 @@ func (c *Client) keyNotify(ctx context.Context, key string, waits bool, options 
 		wrong = ErrKeyTooLong
 	}
 	arguments := append([]string{protocol.VerbKeyNotify, key}, options...)
-	request := Request{Payload: resp3.AppendCommand(nil, arguments...), Waiting: waits}
+	request := storeconn.Request{Payload: resp3.AppendCommand(nil, arguments...), Waiting: flag(waits)}
 	_, err := c.do(ctx, protocol.VerbKeyNotify, key, wrong, request)
 	return err
 }
@@ -183,7 +211,7 @@ var verdicts = map[string][]verdict{
 
 // do sends a request, unless something is wrong with it, and reads the reply. It traces the request. Its error has
 // the verb and the key.
-func (c *Client) do(ctx context.Context, verb, key string, wrong error, request Request) (answer answer, err error) {
+func (c *Client) do(ctx context.Context, verb, key string, wrong error, request storeconn.Request) (answer answer, err error) {
 	began := time.Now()
 	if wrong != nil {
 		err = notSent(wrong)
@@ -199,7 +227,7 @@ func (c *Client) do(ctx context.Context, verb, key string, wrong error, request 
 	}
 	if c.trace.Request != nil {
 		info := RequestInfo{Verb: verb, Key: key, Began: began, Duration: time.Since(began), Err: err}
-		c.Dispatch(func() { c.trace.Request(ctx, info) }, false)
+		c.Dispatch(func() { c.trace.Request(ctx, info) })
 	}
 	if err != nil { // the names are joined for it alone, which allocates
 		err = operror.New("transport: "+verb, key, err)
@@ -209,7 +237,7 @@ func (c *Client) do(ctx context.Context, verb, key string, wrong error, request 
 
 // request sends a request and reads the reply, by limit at the latest. If the store refuses the timestamp, it
 // repeats the request once with another: the first changed nothing, and the second is a new request.
-func (c *Client) request(ctx context.Context, request Request, limit time.Time) (answer, error) {
+func (c *Client) request(ctx context.Context, request storeconn.Request, limit time.Time) (answer, error) {
 	if until := request.Binding.Until; !until.IsZero() && until.Before(limit) {
 		limit = until
 	}
@@ -231,7 +259,7 @@ func (c *Client) request(ctx context.Context, request Request, limit time.Time) 
 }
 
 // exchange sends a request once and reads the reply.
-func (c *Client) exchange(ctx context.Context, request *Request) (answer, error) {
+func (c *Client) exchange(ctx context.Context, request *storeconn.Request) (answer, error) {
 	reply, err := c.conn.RoundTrip(ctx, *request)
 	if err != nil {
 		c.unanswered(err)
@@ -244,7 +272,7 @@ func (c *Client) exchange(ctx context.Context, request *Request) (answer, error)
 	return answer, err
 }
 
-func (c *Client) read(reply Reply) (answer, error) {
+func (c *Client) read(reply storeconn.Reply) (answer, error) {
 	value, err := resp3.DecodeValue(reply.Payload)
 	if err != nil {
 		// The request arrived, but nothing says what it did.
@@ -314,6 +342,14 @@ func encode(verb, key string, value []byte, ttl time.Duration, options ...string
 		payload = resp3.AppendBulk(payload, strconv.AppendInt(digits[:0], ttl.Milliseconds(), 10))
 	}
 	return payload
+}
+
+// flag returns the value of a user property that a request has or has not.
+func flag(has bool) string {
+	if has {
+		return "true"
+	}
+	return ""
 }
 
 func tokenText(token hlc.Token) string {

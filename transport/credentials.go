@@ -10,6 +10,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/optionerror"
 )
 
 // secrets returns the password and the token for the next CONNECT packet, from the files if the
@@ -18,12 +19,12 @@ func (o *Options) secrets() (password, token []byte, err error) {
 	password = o.Password
 	if o.PasswordFile != "" {
 		if password, err = mqtt.ReadSecret(o.PasswordFile); err != nil {
-			return nil, nil, &OptionError{Package: "transport", Field: "PasswordFile", Err: err}
+			return nil, nil, &optionerror.Error{Package: "transport", Field: "PasswordFile", Err: err}
 		}
 	}
 	if o.TokenFile != "" {
 		if token, err = mqtt.ReadSecret(o.TokenFile); err != nil {
-			return nil, nil, &OptionError{Package: "transport", Field: "TokenFile", Err: err}
+			return nil, nil, &optionerror.Error{Package: "transport", Field: "TokenFile", Err: err}
 		}
 	}
 	return password, token, nil
@@ -48,9 +49,12 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 	}
 	secret := len(o.Password) > 0 || o.PasswordFile != "" || o.TokenFile != ""
 	for _, server := range servers {
+		if err := mqtt.CheckWebSocket(server, o.WebSocket != nil); err != nil {
+			return fmt.Errorf("transport: %w", err)
+		}
 		switch {
 		case mqtt.IsEncrypted(server):
-			if _, err := o.tlsConfig(server); err != nil {
+			if _, err := mqtt.TLS(o.TLS).ClientConfig(server); err != nil {
 				return fmt.Errorf("transport: %w", err)
 			}
 		case o.TLS != TLSOptions{}:
@@ -96,6 +100,6 @@ func (l *link) showToken(file string) {
 	l.conn.mu.Unlock()
 	if changed {
 		l.conn.logger.Debug("the token has changed: authenticating again")
-		l.net.Send(mqtt.Encode(l.authenticate(packets.AuthReauthenticate)))
+		l.client.Write(mqtt.Encode(l.authenticate(packets.AuthReauthenticate)))
 	}
 }

@@ -44,7 +44,7 @@ func TestATokenThatChangesIsShownOnceAndWithoutANewConnection(t *testing.T) {
 		write("three")
 		time.Sleep(tokenCheck)
 		b.mustHaveSeen("CONNECT K8S-SATone :", "AUTH 0x19 K8S-SATtwo", "AUTH 0x19 K8S-SATthree")
-		if got := client.Connection(); got.State != Connected || got.Connections != 1 {
+		if got := client.Connection(); !got.Connected || got.Connections != 1 {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -89,7 +89,7 @@ func TestInvariant44AnUnrequestedAuthenticationDoesNoHarm(t *testing.T) {
 		send(b.present(), packets.AUTH, func(p *packets.Auth) { p.ReasonCode = packets.AuthContinueAuthentication })
 		send(b.present(), packets.AUTH, func(p *packets.Auth) {})
 		synctest.Wait()
-		if got := client.Connection(); got.State != Connected {
+		if got := client.Connection(); !got.Connected {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -106,7 +106,7 @@ func TestAPasswordFileIsReadForEachConnection(t *testing.T) {
 		b.cut()
 		time.Sleep(10 * time.Second)
 		b.mustHaveSeen("CONNECT  user:one")
-		if got := client.Connection(); got.State != Connecting || !errors.Is(got.Err, os.ErrNotExist) {
+		if got := client.Connection(); got.Connected || !errors.Is(got.Err, os.ErrNotExist) {
 			t.Errorf("without the file: %+v", got)
 		}
 		write(" two ")

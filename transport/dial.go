@@ -15,11 +15,10 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/cenkalti/backoff/v4"
-
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/random"
 )
 
 // Options configures Dial. The zero value connects under a random client id.
@@ -102,14 +101,13 @@ const (
 //
 // or several, separated by commas. Each attempt to connect goes to the address after the
 // latest one, in a circle. An attempt without an answer takes ten seconds; where there are
-// several addresses, one second at first, and more if the server stays silent: soon if all of them do,
-// else after four attempts. Meanwhile the addresses that answer are asked more often. All addresses must
+// several addresses, one second at first, and more if the server stays silent. Meanwhile the addresses that
+// answer are asked more often. All addresses must
 // lead to the same state store: two stores would grant the same lease twice.
 //
 // A broker may send its clients to another server, as a standby of our server does
-// (ErrUseAnotherServer). The client then goes on at once: to the address that the broker refers
-// to, if it is in the list, else to the next one. After each address has done so, it pauses. It
-// never connects to an address that is not in the list.
+// (ErrUseAnotherServer). The client then goes on at once to its next address. After each address has done so, it
+// pauses. It never connects to an address that is not in the list.
 //
 // ctx bounds the first connection only. If it ends first, the error begins with why the last attempt failed, in one
 // line with a hint. Until there is a connection, attempts that fail are logged at level Warn: the first, and then
@@ -125,7 +123,7 @@ const (
 // matches ErrNotSent and wraps the *ConnectionError of the last attempt; [Client.Connection] shows
 // it too, and a [Trace] hears of it.
 func Dial(ctx context.Context, address string, options Options) (*Client, error) {
-	conn, err := newConn(address, &options)
+	conn, err := newConn(ctx, address, &options)
 	if err != nil {
 		return nil, err
 	}
@@ -141,15 +139,10 @@ func Dial(ctx context.Context, address string, options Options) (*Client, error)
 
 // newConn returns a connection that does nothing until Start. The error says what is wrong
 // with the address or an option; defaults are filled in.
-func newConn(address string, options *Options) (*mqttConn, error) {
+func newConn(ctx context.Context, address string, options *Options) (*mqttConn, error) {
 	servers, err := mqtt.ParseAddresses(address)
 	if err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
-	}
-	for _, server := range servers {
-		if err := mqtt.CheckWebSocket(server, options.WebSocket != nil); err != nil {
-			return nil, fmt.Errorf("transport: %w", err)
-		}
 	}
 	if err := options.complete(); err != nil {
 		return nil, err
@@ -157,7 +150,7 @@ func newConn(address string, options *Options) (*mqttConn, error) {
 	if err := options.checkCredentials(servers); err != nil {
 		return nil, err
 	}
-	return newMQTTConn(servers, *options), nil
+	return newMQTTConn(ctx, servers, *options), nil
 }
 
 // complete fills in defaults and rejects nonsense.
@@ -193,12 +186,8 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// OptionError says which field of the Options of this package, of lease or of election makes no sense, and what
-// would do.
-type OptionError = optionerror.Error
-
 func optionError(field string, value any, problem string) error {
-	return fmt.Errorf("transport: %w", &OptionError{Package: "transport", Field: field, Value: value, Problem: problem})
+	return fmt.Errorf("transport: %w", &optionerror.Error{Package: "transport", Field: field, Value: value, Problem: problem})
 }
 
 // pauses are the times that a client waits between attempts to connect.
@@ -208,9 +197,11 @@ func optionError(field string, value any, problem string) error {
 // handshakes a second for each client, for soonFor at most: some 4,000 a second with 1,000 clients. How
 // many are under way at once has a limit there (server.Options.MaxUnauthenticated). A server that was
 // elected and loads has none of this: connections wait for it in the queue of its socket.
-//
-// They are in phases, of which the last has no end.
-type pauses []*backoff.ExponentialBackOff
+type pauses struct {
+	least, most time.Duration
+	soonUntil   time.Time     // until then soonMax bounds the average of a pause
+	average     time.Duration // of the latest pause
+}
 
 const (
 	// soonFor is how long after a loss a client with several addresses makes pauses of soonMax at
@@ -220,23 +211,21 @@ const (
 )
 
 func newPauses(options *Options, servers int) pauses {
-	grow := func(from, to, limit time.Duration) *backoff.ExponentialBackOff {
-		return backoff.NewExponentialBackOff(backoff.WithInitialInterval(from), backoff.WithMaxInterval(to), backoff.WithMaxElapsedTime(limit))
+	p := pauses{least: options.ReconnectMin, most: options.ReconnectMax}
+	if servers > 1 {
+		p.soonUntil = time.Now().Add(soonFor)
 	}
-	if servers == 1 {
-		return pauses{grow(options.ReconnectMin, options.ReconnectMax, 0)}
-	}
-	most := max(options.ReconnectMin, min(soonMax, options.ReconnectMax))
-	return pauses{grow(options.ReconnectMin, most, soonFor), grow(most, options.ReconnectMax, 0)}
+	return p
 }
 
 // next returns how long to wait now.
-func (p pauses) next() time.Duration {
-	pause := backoff.Stop
-	for i := 0; pause == backoff.Stop; i++ {
-		pause = p[i].NextBackOff()
+func (p *pauses) next() time.Duration {
+	most := p.most
+	if time.Now().Before(p.soonUntil) {
+		most = min(soonMax, most)
 	}
-	return pause
+	p.average = max(min(p.average*3/2, most), p.least)
+	return p.average/2 + random.Duration(p.average)
 }
 
 // TLSOptions configures the encryption for addresses that begin with mqtts or wss. The zero
@@ -259,9 +248,4 @@ type TLSOptions struct {
 	// contain; empty means the host of the address. It must not be changed afterwards. If its CipherSuites is
 	// nil, TLS 1.2 is limited to suites with ECDHE and AEAD. Default: the zero value.
 	Config *tls.Config
-}
-
-// tlsConfig reads the files of the TLS options, for a connection to server.
-func (o *Options) tlsConfig(server *url.URL) (*tls.Config, error) {
-	return mqtt.TLS(o.TLS).ClientConfig(server)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/url"
@@ -39,7 +38,7 @@ func TestCredentialsThatTravelInTheClearAreWarnedAbout(t *testing.T) {
 			var log strings.Builder
 			test.options.Logger = slog.New(slog.NewTextHandler(&log, nil))
 			test.options.WebSocket = func(context.Context, net.Conn, *url.URL) (net.Conn, error) { return nil, errors.New("none") }
-			if _, err := newConn(test.addresses, &test.options); err != nil {
+			if _, err := newConn(t.Context(), test.addresses, &test.options); err != nil {
 				t.Fatal(err)
 			}
 			test.options.program.close()
@@ -51,41 +50,6 @@ func TestCredentialsThatTravelInTheClearAreWarnedAbout(t *testing.T) {
 }
 
 func TestNonsensicalOptionsAreRefusedBeforeAnythingIsDialled(t *testing.T) {
-	for _, test := range []struct {
-		name    string
-		options Options
-		want    string
-	}{
-		{"a slash in the client id", Options{ClientID: "a/b"}, "ClientID"},
-		{"a wildcard in the client id", Options{ClientID: "a+"}, "ClientID"},
-		{"a client id that no topic has room for", Options{ClientID: strings.Repeat("a", 33_000)}, "ClientID"},
-		{"a control character in the client id", Options{ClientID: "a\n"}, "ClientID"},
-		{"a keep-alive of a fraction of a second", Options{KeepAlive: 1500 * time.Millisecond}, "KeepAlive"},
-		{"a negative keep-alive", Options{KeepAlive: -time.Second}, "KeepAlive"},
-		{"a keep-alive that MQTT cannot say", Options{KeepAlive: 65536 * time.Second}, "KeepAlive"},
-		{"a negative pause", Options{ReconnectMin: -1}, "ReconnectMin"},
-		{"pauses in the wrong order", Options{ReconnectMin: time.Second, ReconnectMax: time.Millisecond}, "ReconnectMax"},
-		{"two passwords", Options{Password: []byte("p"), PasswordFile: "dial.go"}, "Password and PasswordFile exclude"},
-		{"a token and a user", Options{TokenFile: "dial.go", Username: "u"}, "TokenFile and Username"},
-		{"a token and a password", Options{TokenFile: "dial.go", PasswordFile: "dial.go"}, "TokenFile and Username"},
-		{"a certificate without a key", Options{TLS: TLSOptions{CertFile: "dial.go"}}, "belong together"},
-		{"a key without a certificate", Options{TLS: TLSOptions{KeyFile: "dial.go"}}, "belong together"},
-		{"TLS where nothing is encrypted", Options{TLS: TLSOptions{CAFile: "dial.go"}}, "write mqtts or wss"},
-		{"a password that no packet can hold", Options{Password: make([]byte, 1<<16)}, "at most 65535"},
-		{"a password file that is not there", Options{PasswordFile: "missing"}, "Options.PasswordFile: open missing"},
-		{"a token file that is not there", Options{TokenFile: "missing"}, "Options.TokenFile: open missing"},
-		{"a negative timeout", Options{ClientOptions: ClientOptions{RequestTimeout: -1}}, "RequestTimeout"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			_, err := Dial(t.Context(), "mqtt://192.0.2.1", test.options)
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("%v, want an error about %s", err, test.want)
-			}
-		})
-	}
-}
-
-func TestAFileThatCannotBeUsedIsNamedWithItsOption(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, content string) string {
 		path := filepath.Join(dir, name)
@@ -98,86 +62,45 @@ func TestAFileThatCannotBeUsedIsNamedWithItsOption(t *testing.T) {
 	certificates.Write(t, certificates.New(t, "client").Own, certificate, key)
 	missing, empty, wrong := filepath.Join(dir, "missing"), write("empty", "\n"), write("wrong", "content")
 	encrypted := write("encrypted.pem", "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n")
+	const plain, encryptedServer, upgrade = "mqtt://192.0.2.1", "mqtts://192.0.2.1", "needs Options.WebSocket: set it to tenurews.Upgrade, of the module github.com/tenurelock/tenure/contrib/tenurews"
 	for _, test := range []struct {
+		address string
 		options Options
 		want    string
 	}{
-		{Options{PasswordFile: empty}, "Options.PasswordFile: " + empty + " is empty"},
-		{Options{TokenFile: empty}, "Options.TokenFile: " + empty + " is empty"},
-		{Options{TLS: TLSOptions{CAFile: missing}}, "Options.TLS.CAFile: open " + missing},
-		{Options{TLS: TLSOptions{CAFile: wrong}}, "Options.TLS.CAFile: " + wrong + " holds no certificate"},
-		{Options{TLS: TLSOptions{CertFile: missing, KeyFile: key}}, "Options.TLS.CertFile: open " + missing},
-		{Options{TLS: TLSOptions{CertFile: wrong, KeyFile: key}}, "Options.TLS.CertFile: " + wrong},
-		{Options{TLS: TLSOptions{CertFile: certificate, KeyFile: missing}}, "Options.TLS.KeyFile: open " + missing},
-		{Options{TLS: TLSOptions{CertFile: certificate, KeyFile: encrypted}}, "Options.TLS.KeyFile: " + encrypted + " is encrypted"},
+		{plain, Options{ClientID: "a/b"}, "Options.ClientID"},
+		{plain, Options{ClientID: "a+"}, "Options.ClientID"},
+		{plain, Options{ClientID: "a\n"}, "Options.ClientID"},
+		{plain, Options{ClientID: strings.Repeat("a", 33_000)}, "Options.ClientID"},
+		{plain, Options{KeepAlive: 1500 * time.Millisecond}, "Options.KeepAlive"},
+		{plain, Options{KeepAlive: -time.Second}, "Options.KeepAlive"},
+		{plain, Options{KeepAlive: 65536 * time.Second}, "Options.KeepAlive"},
+		{plain, Options{ReconnectMin: -1}, "Options.ReconnectMin"},
+		{plain, Options{ReconnectMin: time.Second, ReconnectMax: time.Millisecond}, "Options.ReconnectMin 1s and ReconnectMax"},
+		{plain, Options{Password: []byte("p"), PasswordFile: "dial.go"}, "Options.Password and PasswordFile exclude"},
+		{plain, Options{TokenFile: "dial.go", Username: "u"}, "Options.TokenFile and Username"},
+		{plain, Options{TokenFile: "dial.go", PasswordFile: "dial.go"}, "Options.TokenFile and Username"},
+		{plain, Options{TLS: TLSOptions{CertFile: "dial.go"}}, "Options.TLS.CertFile and its key belong together"},
+		{plain, Options{TLS: TLSOptions{KeyFile: "dial.go"}}, "Options.TLS.CertFile and its key belong together"},
+		{plain, Options{TLS: TLSOptions{CAFile: "dial.go"}}, "Options.TLS is set, and mqtt://192.0.2.1:1883 does not encrypt: write mqtts or wss"},
+		{plain, Options{Password: make([]byte, 1<<16)}, "Options.Password has 65536 bytes, and MQTT carries at most 65535"},
+		{plain, Options{PasswordFile: "missing"}, "Options.PasswordFile: open missing"},
+		{plain, Options{TokenFile: "missing"}, "Options.TokenFile: open missing"},
+		{plain, Options{ClientOptions: ClientOptions{RequestTimeout: -1}}, "RequestTimeout"},
+		{"ws://broker", Options{}, `broker address "ws://broker:80" ` + upgrade},
+		{"mqtt://a,wss://b/mqtt", Options{}, `broker address "wss://b:443/mqtt" ` + upgrade},
+		{encryptedServer, Options{PasswordFile: empty}, "Options.PasswordFile: " + empty + " is empty"},
+		{encryptedServer, Options{TokenFile: empty}, "Options.TokenFile: " + empty + " is empty"},
+		{encryptedServer, Options{TLS: TLSOptions{CAFile: missing}}, "Options.TLS.CAFile: open " + missing},
+		{encryptedServer, Options{TLS: TLSOptions{CAFile: wrong}}, "Options.TLS.CAFile: " + wrong + " holds no certificate"},
+		{encryptedServer, Options{TLS: TLSOptions{CertFile: missing, KeyFile: key}}, "Options.TLS.CertFile: open " + missing},
+		{encryptedServer, Options{TLS: TLSOptions{CertFile: wrong, KeyFile: key}}, "Options.TLS.CertFile: " + wrong},
+		{encryptedServer, Options{TLS: TLSOptions{CertFile: certificate, KeyFile: missing}}, "Options.TLS.KeyFile: open " + missing},
+		{encryptedServer, Options{TLS: TLSOptions{CertFile: certificate, KeyFile: encrypted}}, "Options.TLS.KeyFile: " + encrypted + " is encrypted"},
 	} {
-		_, err := Dial(t.Context(), "mqtts://192.0.2.1", test.options)
+		_, err := Dial(t.Context(), test.address, test.options)
 		if err == nil || !strings.HasPrefix(err.Error(), "transport: "+test.want) {
 			t.Errorf("%v, want %q", err, test.want)
-		}
-	}
-}
-
-func TestDefaultsOfOptions(t *testing.T) {
-	var first, second Options
-	for _, options := range []*Options{&first, &second} {
-		if err := options.complete(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if first.ClientID == second.ClientID || first.ClientID == "" {
-		t.Errorf("two clients without an id are both called %q", first.ClientID)
-	}
-	if first.KeepAlive != 5*time.Second || first.ReconnectMin != 50*time.Millisecond || first.ReconnectMax != 2*time.Second {
-		t.Errorf("%+v", first)
-	}
-	slow := Options{ReconnectMin: time.Minute}
-	if err := slow.complete(); err != nil || slow.ReconnectMax != time.Minute {
-		t.Errorf("a long shortest pause: %v, %+v", err, slow)
-	}
-}
-
-func TestTheDialerOpensTheConnectionBelowTLSAndWebSocket(t *testing.T) {
-	for address, first := range map[string]byte{
-		"mqtt://broker:1883":  0x10, // CONNECT
-		"mqtts://broker:8883": 0x16, // the handshake of TLS
-		"ws://broker:80":      'G',  // GET
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			broken, asked, got := errors.New("no such network"), "", make([]byte, 1)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			_, err := Dial(ctx, address, Options{
-				Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
-					if asked != "" {
-						return nil, broken
-					}
-					asked = network + " " + address
-					near, far := net.Pipe()
-					go func() {
-						_, _ = io.ReadFull(far, got)
-						_ = far.Close()
-					}()
-					return near, nil
-				},
-				WebSocket: func(_ context.Context, conn net.Conn, _ *url.URL) (net.Conn, error) {
-					_, err := io.WriteString(conn, "GET")
-					return conn, err
-				},
-			})
-			_, host, _ := strings.Cut(address, "://")
-			if !errors.Is(err, broken) || !errors.Is(err, context.DeadlineExceeded) || asked != "tcp "+host || got[0] != first {
-				t.Errorf("%s: %v; the dialer was asked for %q, and the first byte is 0x%X, want 0x%X", address, err, asked, got[0], first)
-			}
-		})
-	}
-}
-
-func TestAnAddressWithWebSocketNamesTheModuleItNeeds(t *testing.T) {
-	for _, address := range []string{"ws://broker", "wss://broker/mqtt", "mqtt://a,wss://b"} {
-		_, err := Dial(t.Context(), address, Options{})
-		if err == nil || !strings.Contains(err.Error(), "needs Options.WebSocket: set it to tenurews.Upgrade, of the module github.com/tenurelock/tenure/contrib/tenurews") {
-			t.Errorf("%s: %v", address, err)
 		}
 	}
 }
@@ -272,7 +195,7 @@ func startPair(t *testing.T) *pair {
 func (p *pair) lag(t *testing.T) time.Duration {
 	t.Helper()
 	began := time.Now()
-	for p.client.Connection().State != Connected {
+	for !p.client.Connection().Connected {
 		if time.Since(began) > time.Hour {
 			t.Fatal("the client does not connect again")
 		}

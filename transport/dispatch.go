@@ -7,24 +7,13 @@ import (
 	"sync"
 )
 
-const (
-	// maxCalls is how many calls of functions of the program may wait. A peer causes some of them.
-	maxCalls = 1024
-	// maxPaired is the same for calls that would be missed for good: those that begin or end something.
-	maxPaired = 16 * maxCalls
-)
+// maxCalls is how many calls of functions of the program may wait. A peer causes some of them.
+const maxCalls = 16 << 10
 
 // Dispatch calls f soon, among the functions of the Trace and the lines of the Logger: one at a time, in order
-// and in a goroutine of their own, which Close waits for. It drops the call while 1,024 others wait, and after
-// Close. A call that is one of a pair, without which a gauge would be wrong for good, is dropped while 16,384 wait.
-// Leases call the functions of their options with it.
-func (c *Client) Dispatch(f func(), paired bool) {
-	most := maxCalls
-	if paired {
-		most = maxPaired
-	}
-	c.program.call(f, most)
-}
+// and in a goroutine of their own, which Close waits for. It drops the call while 16,384 others wait, and after
+// Close. Leases call the functions of their options with it.
+func (c *Client) Dispatch(f func()) { c.program.call(f) }
 
 // Dispatched returns a logger whose handler gets its records as by Dispatch, and at once after Close: a tenure that
 // could not be released is reported then, too. Only the methods Enabled, WithAttrs and WithGroup of the handler are
@@ -33,7 +22,7 @@ func (c *Client) Dispatched(logger *slog.Logger) *slog.Logger { return c.program
 
 // dispatcher calls the functions that a program gives a client and its leases: those of a Trace and the handler
 // of a Logger. It calls one at a time, in order, and in a goroutine of its own, so nothing waits
-// for one of them, however long it takes, and none can end a goroutine of the client.
+// for one of them, however long it takes.
 type dispatcher struct {
 	tasks sync.WaitGroup
 
@@ -45,14 +34,14 @@ type dispatcher struct {
 	closed  bool
 }
 
-// call calls f later. It drops the call if so many others wait. After close it reports false.
-func (d *dispatcher) call(f func(), most int) (open bool) {
+// call calls f later. It drops the call if too many others wait. After close it reports false.
+func (d *dispatcher) call(f func()) (open bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
 	case d.closed:
 		return false
-	case len(d.queue) >= most:
+	case len(d.queue) >= maxCalls:
 		d.dropped++
 		return true
 	}
@@ -66,16 +55,9 @@ func (d *dispatcher) call(f func(), most int) (open bool) {
 
 // run calls what waits, until nothing does.
 func (d *dispatcher) run() {
-	finished := false
-	defer func() {
-		if !finished { // f called runtime.Goexit, or panics, which ends the process
-			d.tasks.Go(d.run)
-		}
-	}()
 	for f := d.next(); f != nil; f = d.next() {
 		f()
 	}
-	finished = true
 }
 
 // next returns nil if no call waits, and then notes that the goroutine ends.
@@ -126,7 +108,7 @@ type handler struct {
 // Handle implements slog.Handler.
 func (h handler) Handle(ctx context.Context, record slog.Record) error {
 	record = record.Clone() // the caller may use it again
-	if !h.dispatcher.call(func() { _ = h.Handler.Handle(ctx, record) }, maxCalls) {
+	if !h.dispatcher.call(func() { _ = h.Handler.Handle(ctx, record) }) {
 		return h.Handler.Handle(ctx, record)
 	}
 	return nil

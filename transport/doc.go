@@ -59,8 +59,7 @@
 // The wall clock of a node orders its requests and decides nothing else. It may step by
 // hours, in either direction. A clock that is behind does no harm. If it is more than a minute
 // ahead, the store refuses one request. The client repeats that, and goes by the store's clock
-// until the node's is right again. [Client.Skew] reports both kinds of
-// disagreement to the operator.
+// until the node's is right again. The Logger hears of both kinds of disagreement.
 //
 // # Errors
 //

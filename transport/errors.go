@@ -35,7 +35,7 @@ var (
 	// with ErrOutcomeUnknown: the broker ended the connection for this reason, perhaps
 	// because of another request; or this client did, because the broker sent a packet
 	// larger than Options.MaxPacketSize. The text says which, and names the sizes.
-	ErrPacketTooLarge = errors.New("the packet is too large")
+	ErrPacketTooLarge = mqtt.ErrTooLarge
 	// ErrServerBusy: the broker is overloaded, and refused a connection or ended one. The
 	// client goes on trying; requests that wait meanwhile fail with this error. Together with
 	// ErrOutcomeUnknown and a [*RejectedError]: too much waits for the journal of the store, which
@@ -142,8 +142,7 @@ type ConnectionError struct {
 	Code byte
 	// Reason is the broker's text, or empty.
 	Reason string
-	// ServerReference names the server that the broker refers to, or is empty. The client
-	// follows it only to one of its own addresses.
+	// ServerReference names the server that the broker refers to, or is empty. The client does not follow it.
 	ServerReference string
 }
 

@@ -15,38 +15,8 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mqtt"
 )
-
-// conditions returns an answer to CONNECT with the properties that fill sets.
-func conditions(fill func(*packets.Properties)) func(net.Conn, *packets.ControlPacket) bool {
-	return func(conn net.Conn, packet *packets.ControlPacket) bool {
-		if packet.Type != packets.CONNECT {
-			return false
-		}
-		send(conn, packets.CONNACK, func(p *packets.Connack) { fill(p.Properties) })
-		return true
-	}
-}
-
-func TestAClientDoesNotUseABrokerThatTakesNoRequests(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		fill func(*packets.Properties)
-		want string
-	}{
-		{"nothing of QoS 1", func(p *packets.Properties) { p.MaximumQOS = new(byte) }, "QoS 1"},
-		{"nothing to acknowledge", func(p *packets.Properties) { p.ReceiveMaximum = new(uint16) }, "Receive Maximum"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, options Options) {
-				_, err := dialTo(t, &pipeBroker{answer: conditions(test.fill)}, "mqtt://broker", options)
-				if err == nil || !strings.Contains(err.Error(), test.want) {
-					t.Errorf("%v; want an error about %s", err, test.want)
-				}
-			})
-		})
-	}
-}
 
 // paho v0.23.0 takes the first of these packets for one with 4 GiB of properties, and
 // panics where an int has 32 bits.
@@ -78,7 +48,7 @@ func TestInvariant44WhatMQTTDoesNotAllowEndsTheConnectionWithAReason(t *testing.
 					t.Error(err)
 				}
 				time.Sleep(10 * time.Second)
-				if got := client.Connection(); got.State != Connected || got.Connections != 2 {
+				if got := client.Connection(); !got.Connected || got.Connections != 2 {
 					t.Errorf("it does not connect again: %+v", got)
 				}
 				b.mu.Lock()
@@ -105,7 +75,7 @@ func TestAPacketOfTheMaximumSizeIsTakenAndALongerOneIsNot(t *testing.T) {
 			case *packets.Connect:
 				announced.Store(*content.Properties.MaximumPacketSize)
 			case *packets.Publish:
-				empty := packetLength(value(content, strings.Repeat("v", 7000), 0).Content.(*packets.Publish)) - 7000
+				empty := len(mqtt.Encode(value(content, strings.Repeat("v", 7000), 0).Content.(*packets.Publish))) - 7000
 				_, _ = value(content, strings.Repeat("v", size-empty), 0).WriteTo(conn)
 			}
 			return false
@@ -166,135 +136,52 @@ func TestNoMoreRequestsAreUnderWayThanTheBrokerTakes(t *testing.T) {
 	})
 }
 
-// After a reconnect a client registers all of its watches again. Over a slow link that must not take long, and
-// must leave room for the requests of the program.
+// After a reconnect a client registers all of its watches again. Over a slow link that must leave room for the
+// requests of the program.
 func TestManyWatchesAreRegisteredTogetherAndLeaveRoomForRequests(t *testing.T) {
-	for name, c := range map[string]struct {
-		receiveMaximum  uint16
-		registering     int
-		latencyOfAnyGet time.Duration // in the middle of it
-	}{
-		"a server of this project": {256, 192, roundTrip},
-		// All wait in line for the broker, and the program's request too.
-		"a broker that takes few requests": {40, 35, (leastRegistering/35 + 1) * roundTrip},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, options Options) {
-				b := &slowBroker{receiveMaximum: c.receiveMaximum}
-				client := mustDialTo(t, b.pipe(), options)
-				const keys = 1000
-				var watches []*Watch
-				for i := range keys {
-					watch, err := client.Watch(fmt.Sprint("k", i))
-					if err != nil {
-						t.Fatal(err)
-					}
-					watches = append(watches, watch)
-				}
-				for _, watch := range watches {
-					await.Receive(watch.Changes())
-				}
-				b.cut()
-				b.forget()
-				b.cut()
-				for b.seen().begun.IsZero() {
-					time.Sleep(time.Millisecond)
-				}
-				time.Sleep(3 * roundTrip)
-				asked := time.Now()
-				if _, err := client.Get(t.Context(), "another"); err != nil || time.Since(asked) > c.latencyOfAnyGet {
-					t.Errorf("a GET meanwhile took %v, want at most %v: %v", time.Since(asked), c.latencyOfAnyGet, err)
-				}
-				time.Sleep(20 * time.Second) // and not a minute: then they are refreshed
-				load := b.seen()
-				if load.most > c.registering+1 {
-					t.Errorf("%d requests were under way, want at most %d and the GET", load.most, c.registering)
-				}
-				// A KEYNOTIFY and a GET for each, and one round trip more for what does not fit exactly.
-				if took, want := load.ended.Sub(load.begun), 2*roundTrip*(keys/time.Duration(c.registering)+2); took > want {
-					t.Errorf("%d watches were registered again in %v, want at most %v", keys, took, want)
-				}
-			})
-		})
-	}
-}
-
-const roundTrip = 100 * time.Millisecond
-
-// slowBroker is a broker whose answers take a round trip.
-type slowBroker struct {
-	*pipeBroker
-	receiveMaximum uint16
-
-	load brokerLoad // guarded by the broker's mutex
-}
-
-type brokerLoad struct {
-	underWay, most int // requests
-	begun, ended   time.Time
-}
-
-func (b *slowBroker) seen() brokerLoad {
-	synctest.Wait()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.load
-}
-
-// forget begins a new measurement.
-func (b *slowBroker) forget() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.load = brokerLoad{underWay: b.load.underWay}
-}
-
-func (b *slowBroker) pipe() *pipeBroker {
-	b.pipeBroker = &pipeBroker{}
-	b.pipeBroker.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
-		switch content := packet.Content.(type) {
-		case *packets.Connect:
-			send(conn, packets.CONNACK, func(p *packets.Connack) { p.Properties.ReceiveMaximum = &b.receiveMaximum })
-			return true
-		case *packets.Publish:
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			if b.load.underWay++; b.load.begun.IsZero() {
-				b.load.begun = time.Now()
-			}
-			b.load.most = max(b.load.most, b.load.underWay)
-			time.AfterFunc(roundTrip, func() {
-				b.mu.Lock()
-				defer b.mu.Unlock()
-				b.load.underWay--
-				b.load.ended = time.Now()
-				reply(conn, content)
-				send(conn, packets.PUBACK, func(p *packets.Puback) { p.PacketID = content.PacketID })
-			})
-			return true
-		}
-		return false
-	}
-	return b.pipeBroker
-}
-
-func TestARequestThatTheReceiveMaximumHoldsBackGoesByTheNextConnection(t *testing.T) {
+	const roundTrip, keys = 100 * time.Millisecond, 1000
 	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(1)
-		client := mustDialTo(t, b.pipeBroker, options)
-		outcomes := get(t.Context(), client, "k1", "k2")
-		first := keyOf(b.received()[0])
-		b.cut()
-		if got := await.Receive(outcomes[first]); !errors.Is(got.err, ErrOutcomeUnknown) {
-			t.Errorf("the one that was sent: %v", got.err)
+		var mu sync.Mutex
+		underWay, most, requests := 0, 0, 0
+		b := &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
+			request, ok := packet.Content.(*packets.Publish)
+			if !ok {
+				return false
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			underWay, requests = underWay+1, requests+1
+			most = max(most, underWay)
+			time.AfterFunc(roundTrip, func() {
+				mu.Lock()
+				defer mu.Unlock()
+				underWay--
+				reply(conn, request)
+				send(conn, packets.PUBACK, func(p *packets.Puback) { p.PacketID = request.PacketID })
+			})
+			return true
+		}}
+		client := mustDialTo(t, b, options)
+		for i := range keys {
+			if _, err := client.Watch(fmt.Sprint("k", i)); err != nil {
+				t.Fatal(err)
+			}
 		}
-		time.Sleep(5 * time.Second) // it connects again
-		requests := b.received()
-		if len(requests) != 2 || keyOf(requests[1]) == first {
-			t.Fatalf("%d requests came in", len(requests))
-		}
-		_, _ = value(requests[1], "v", 0).WriteTo(b.present())
-		if got := await.Receive(outcomes[keyOf(requests[1])]); got.err != nil {
-			t.Errorf("the one that was held back: %v", got.err)
+		for range 2 {
+			time.Sleep(3 * roundTrip)
+			asked := time.Now()
+			if _, err := client.Get(t.Context(), "another"); err != nil || time.Since(asked) > roundTrip {
+				t.Errorf("a GET meanwhile took %v: %v", time.Since(asked), err)
+			}
+			time.Sleep(2 * roundTrip * (keys/mostRegistering + 2))
+			synctest.Wait()
+			mu.Lock()
+			if most > mostRegistering+1 || requests < 2*keys {
+				t.Errorf("%d requests were under way at once, and %d in all", most, requests)
+			}
+			requests = 0
+			mu.Unlock()
+			b.cut()
 		}
 	})
 }
@@ -312,7 +199,7 @@ func TestARequestThatMakesTooLargeAPacketIsRefusedHere(t *testing.T) {
 				})
 				return true
 			case *packets.Publish:
-				largest = max(largest, packetLength(content))
+				largest = max(largest, len(mqtt.Encode(content)))
 				reply(conn, content)
 			}
 			return false
@@ -330,16 +217,3 @@ func TestARequestThatMakesTooLargeAPacketIsRefusedHere(t *testing.T) {
 		}
 	})
 }
-
-// packetLength returns the length of a packet as it is encoded.
-func packetLength(publish *packets.Publish) int {
-	length, err := publish.WriteTo(discard{})
-	if err != nil {
-		return -1
-	}
-	return int(length)
-}
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }

@@ -4,30 +4,25 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/storeconn"
 )
 
 const (
 	// receiveMaximum is how many unacknowledged messages the broker may send us: far more than
 	// brokers have under way for one client.
 	receiveMaximum = 256
-	// subscribeTimeout bounds one SUBSCRIBE.
+	// subscribeTimeout bounds the SUBSCRIBE.
 	subscribeTimeout = 5 * time.Second
-	// subscribeRetry is the pause after a SUBSCRIBE that the broker refused.
-	subscribeRetry = 50 * time.Millisecond
 	// minProbe is the least time that a broker has to answer a probe. With less, a machine
 	// that is busy for a moment would lose connections that work.
 	minProbe = 100 * time.Millisecond
@@ -42,22 +37,17 @@ type link struct {
 	conn    *mqttConn
 	replies string // the topic of replies
 
-	net    *mqtt.Conn
 	client *mqtt.Client // reads; CONNECT, SUBSCRIBE, keep-alive, DISCONNECT
 	will   *pendingWill // that it carries; nil: none
 
-	down  chan struct{}  // closed when the connection is lost
-	wake  chan struct{}  // holds one item when there may be something to send
-	quiet chan struct{}  // holds one item once nothing is pending on a link that is leaving
-	probe sync.WaitGroup // has the goroutine of a probe, if any
+	down chan struct{} // closed when the connection is lost
+	wake chan struct{} // holds one item when there may be something to send, or a link that leaves has left
 
 	// Used by the goroutine that sends only.
 	message mqtt.Message
 	packets []byte
 
-	// Used by the goroutine that reads only.
-	store    string // the identity in the latest message
-	instance string // likewise
+	store, instance string // in the latest reply; used by the goroutine that reads only
 
 	// Guarded by conn.mu.
 	pending  map[correlation]*call
@@ -66,75 +56,59 @@ type link struct {
 	token    []byte // for an AUTH; nil: none
 	leaving  bool   // it takes no more calls
 	answered bool   // a reply has come
-	probing  bool   // a probe is under way
 	cause    error  // why the connection was lost; nil until then
 }
 
-// newLink returns the link over conn.
-func (c *mqttConn) newLink(conn *mqtt.Conn) *link {
+// newLink returns a link that has no connection yet. It is to carry the Will that waits for one.
+func (c *mqttConn) newLink(token []byte) *link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return &link{
 		conn:    c,
 		replies: protocol.ResponseTopic(c.options.ClientID),
-		net:     conn,
+		will:    c.will,
+		token:   token,
 		down:    make(chan struct{}),
 		wake:    make(chan struct{}, 1),
-		quiet:   make(chan struct{}, 1),
 		pending: make(map[correlation]*call),
 		unacked: make(map[uint16]correlation),
 	}
 }
 
-// handshake sends CONNECT and waits for CONNACK. The CONNACK may be nil with an error.
-func (l *link) handshake(ctx context.Context, connect *paho.Connect) (*paho.Connack, error) {
-	l.token = connect.Properties.AuthData
-	client, connack, err := mqtt.Connect(ctx, l.net, connect, mqtt.ClientOptions{
+// dial opens a connection to the present server.
+func (l *link) dial(ctx context.Context) error {
+	options := &l.conn.options
+	config, err := mqtt.TLS(options.TLS).ClientConfig(l.conn.server())
+	if err != nil {
+		return err
+	}
+	l.client, err = mqtt.Dial(ctx, l.conn.server(), mqtt.Options{
+		MaxPacket:    options.MaxPacketSize,
+		WriteTimeout: options.KeepAlive,
+		TLS:          config,
+		Dialer:       options.Dialer,
+		WebSocket:    options.WebSocket,
+		Local:        "`tenure serve`",
 		Authenticate: func() *packets.Auth { return l.authenticate(packets.AuthContinueAuthentication) },
 		Received:     l.received,
 		Acknowledged: l.acknowledged,
 		Lost:         func(d *packets.Disconnect) { l.conn.lost(l, d) },
 	})
-	if err != nil {
-		return connack, cmp.Or(l.closeCause(), err)
-	}
-	l.client = client
-	return connack, nil
+	return err
 }
 
-// subscribe asks for replies and notifications, and repeats that until the broker grants
-// it: brokers may refuse for a moment (0x91, packet id in use). It calls refused with each
-// refusal. It returns nil, without a subscription, when ctx ends or the link is lost.
-func (l *link) subscribe(ctx context.Context, refused func(error)) error {
+// subscribe asks for replies and notifications. A broker may refuse for a moment (0x91, packet id in use): the
+// next connection asks again.
+func (l *link) subscribe(ctx context.Context) error {
 	notifications := protocol.NotifyFilter(l.conn.ClientID())
-	for ctx.Err() == nil {
-		attempt, cancel := context.WithTimeout(ctx, subscribeTimeout)
-		suback, err := l.client.Subscribe(attempt, packets.SubOptions{Topic: l.replies, QoS: 1}, packets.SubOptions{Topic: notifications, QoS: 1})
-		cancel()
-		if err == nil || closed.Is(l.down) {
-			return nil
-		}
-		if suback == nil { // no answer: begin with a new connection
-			return cmp.Or(l.closeCause(), fmt.Errorf("subscribe: %w", err))
-		}
-		refused(fmt.Errorf("subscribe to %q and %q: %w (reason codes %#x)",
-			l.replies, notifications, err, suback.Reasons))
-		select {
-		case <-ctx.Done():
-		case <-l.down:
-			return nil
-		case <-time.After(subscribeRetry):
-		}
+	suback, err := l.client.Subscribe(ctx, packets.SubOptions{Topic: l.replies, QoS: 1}, packets.SubOptions{Topic: notifications, QoS: 1})
+	switch {
+	case err == nil || closed.Is(l.down): // which established sees
+		return nil
+	case suback == nil:
+		return cmp.Or(l.client.CloseCause(), fmt.Errorf("subscribe: %w", err))
 	}
-	return nil
-}
-
-// closeCause returns why this client closed the connection, or nil if it did not.
-func (l *link) closeCause() error {
-	cause := l.net.CloseCause()
-	var tooLarge *mqtt.TooLargeError
-	if errors.As(cause, &tooLarge) {
-		return fmt.Errorf("%w: %w", ErrPacketTooLarge, cause)
-	}
-	return cause
+	return fmt.Errorf("subscribe to %q and %q: %w (reason codes %#x)", l.replies, notifications, err, suback.Reasons)
 }
 
 // reserved is how many of the requests that the broker takes at once are for urgent ones only: an
@@ -158,7 +132,7 @@ func (l *link) send() {
 		runtime.Gosched()
 	}
 	for l.gather(); len(l.packets) > 0; l.gather() {
-		l.net.Send(l.packets)
+		l.client.Write(l.packets)
 		if cap(l.packets) > 2*maxBatch {
 			l.packets = nil // there was a long one; they are rare
 		}
@@ -182,7 +156,7 @@ func (l *link) gather() {
 		c.correlation.choose() // here, and not in the caller, whose stack it would double
 		id := l.nextIDLocked()
 		if err := l.appendLocked(c, id, now); err != nil {
-			c.end(Reply{}, err)
+			c.end(storeconn.Reply{}, err)
 			continue
 		}
 		c.link, l.pending[c.correlation], l.unacked[id] = l, c, c.correlation
@@ -206,8 +180,8 @@ func (l *link) takeLocked(c *call) bool {
 		return false
 	}
 	delete(l.pending, c.correlation)
-	if l.leaving && len(l.pending) == 0 {
-		signal(l.quiet)
+	if l.leaving {
+		signal(l.wake)
 	}
 	return true
 }
@@ -217,16 +191,14 @@ func (l *link) leave() {
 	l.conn.mu.Lock()
 	defer l.conn.mu.Unlock()
 	l.leaving = true
-	if len(l.pending) == 0 {
-		signal(l.quiet)
-	}
+	signal(l.wake)
 }
 
-// lossCause returns why the connection was lost, or nil if it is not.
-func (l *link) lossCause() error {
+// hasLeft reports whether the link takes no more calls, and nothing is pending.
+func (l *link) hasLeft() bool {
 	l.conn.mu.Lock()
 	defer l.conn.mu.Unlock()
-	return l.cause
+	return l.leaving && len(l.pending) == 0
 }
 
 // acknowledged handles a PUBACK. A bad one says that the broker has not passed the request on.
@@ -238,7 +210,7 @@ func (l *link) acknowledged(ack *mqtt.Puback) {
 		return // it came twice
 	}
 	delete(l.unacked, ack.PacketID)
-	if l.conn.urgent.first() != nil || l.conn.ordinary.first() != nil {
+	if len(l.conn.urgent)+len(l.conn.ordinary) > 0 {
 		signal(l.wake)
 	}
 	c := l.pending[id]
@@ -256,37 +228,25 @@ func (l *link) acknowledged(ack *mqtt.Puback) {
 		return
 	}
 	l.takeLocked(c)
-	c.end(Reply{}, err)
+	c.end(storeconn.Reply{}, err)
 }
 
 // received passes on a message that arrived. A reply with a correlation for which no call
 // waits came too late or twice, or was forged.
 func (l *link) received(p *mqtt.Publish) {
-	if string(p.Topic) == l.replies {
-		if !l.answer(p) {
-			l.ignore("unexpected reply", p)
-		}
+	if string(p.Topic) == l.replies && l.answer(p) {
 		return
 	}
-	clientID, key, notified := protocol.ParseNotifyTopic(string(p.Topic))
-	switch {
-	case notified && clientID == l.conn.ClientID():
-		l.conn.events.Notify(Notification{
+	topic := string(p.Topic)
+	if clientID, key, notified := protocol.ParseNotifyTopic(topic); notified && clientID == l.conn.ClientID() {
+		l.conn.events.Notify(storeconn.Notification{
 			Key: key, Payload: bytes.Clone(p.Payload),
 			Timestamp: string(property(p, protocol.PropertyTimestamp)),
 			Store:     string(property(p, protocol.PropertyStore)),
 		})
-	case notified:
-		l.ignore("foreign notification", p)
-	case strings.HasPrefix(string(p.Topic), protocol.ReservedPrefix):
-		l.ignore("malformed notification", p)
-	default:
-		l.ignore("foreign message", p)
+	} else {
+		l.conn.logger.Debug("ignored a message", "topic", topic)
 	}
-}
-
-func (l *link) ignore(why string, p *mqtt.Publish) {
-	l.conn.logger.Debug("ignored a message", "reason", why, "topic", string(p.Topic))
 }
 
 // property returns the first user property of a name, or nil.
@@ -317,11 +277,11 @@ func (l *link) answer(p *mqtt.Publish) bool {
 // reply turns a status of 400 or more into an error. After 408 and 5xx it is not known
 // whether the request was applied; after any other it was not. A reply without a status
 // counts as a success.
-func (l *link) reply(p *mqtt.Publish) (Reply, error) {
+func (l *link) reply(p *mqtt.Publish) (storeconn.Reply, error) {
 	const timeout, serverError = 408, 500 // as in HTTP, like statusUnavailable
 	status, err := strconv.Atoi(string(property(p, protocol.PropertyStatus)))
 	if err != nil || status < 400 {
-		return Reply{
+		return storeconn.Reply{
 			Payload:   bytes.Clone(p.Payload),
 			Timestamp: string(property(p, protocol.PropertyTimestamp)),
 			Store:     keep(&l.store, property(p, protocol.PropertyStore)),
@@ -330,9 +290,9 @@ func (l *link) reply(p *mqtt.Publish) (Reply, error) {
 	}
 	rejected := &RejectedError{Code: status, Reason: string(property(p, protocol.PropertyStatusMessage))}
 	if status == timeout || status >= serverError {
-		return Reply{}, unknown(rejected)
+		return storeconn.Reply{}, unknown(rejected)
 	}
-	return Reply{}, rejected
+	return storeconn.Reply{}, rejected
 }
 
 // keep returns text as one string for all replies with the same: a store has one name in nearly all of them.

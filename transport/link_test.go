@@ -3,11 +3,9 @@ package transport
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net"
-	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,8 +16,8 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/storeconn"
 )
 
 // newTestLink returns a connection that is ready, to a peer that reads and says nothing.
@@ -29,7 +27,7 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := newMQTTConn(servers, Options{ClientID: "a", ClientOptions: ClientOptions{program: new(dispatcher)}})
+	conn := newMQTTConn(t.Context(), servers, Options{ClientID: "a", KeepAlive: time.Minute, ClientOptions: ClientOptions{program: new(dispatcher)}})
 	conn.events.Up, conn.events.Down = func() {}, func(error) {}
 	l, far := conn.newPipeLink(t, receiveMaximum)
 	go func() { _, _ = io.Copy(io.Discard, far) }()
@@ -43,19 +41,18 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 func (c *mqttConn) newPipeLink(t *testing.T, receiveMaximum int) (*link, net.Conn) {
 	t.Helper()
 	near, far := net.Pipe()
-	out, err := mqtt.Dial(t.Context(), c.server(), nil, mqtt.DialOptions{WriteTimeout: time.Minute,
-		Dialer: func(context.Context, string, string) (net.Conn, error) { return near, nil }})
-	if err != nil {
+	c.options.Dialer = func(context.Context, string, string) (net.Conn, error) { return near, nil }
+	l := c.newLink(nil)
+	if err := l.dial(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = far.Close(); out.Abort() })
-	l := c.newLink(out)
-	l.client = &mqtt.Client{MaxPacket: math.MaxInt32, ReceiveMaximum: receiveMaximum}
+	t.Cleanup(func() { _ = far.Close(); l.client.Abort() })
+	l.client.MaxPacket, l.client.ReceiveMaximum = math.MaxInt32, receiveMaximum
 	return l, far
 }
 
 // begin enqueues a call for a request.
-func (c *mqttConn) begin(t *testing.T, ctx context.Context, request Request) *call {
+func (c *mqttConn) begin(t *testing.T, ctx context.Context, request storeconn.Request) *call {
 	t.Helper()
 	began := c.calls.get(ctx, request)
 	if err := c.enqueue(began); err != nil {
@@ -72,7 +69,7 @@ func (c *call) outcome() *call {
 
 // isIdle reports whether no call waits or is pending, and none counts against the Receive Maximum.
 func (l *link) isIdle() bool {
-	return l.conn.urgent.first() == nil && l.conn.ordinary.first() == nil && len(l.pending)+len(l.unacked) == 0
+	return len(l.conn.urgent)+len(l.conn.ordinary)+len(l.pending)+len(l.unacked) == 0
 }
 
 func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
@@ -84,7 +81,7 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 			conn, l := newTestLink(t, 1)
 			over := errors.New("over")
 			ctx, cancel := context.WithCancelCause(t.Context())
-			of, request := ctx, Request{}
+			of, request := ctx, storeconn.Request{}
 			if test.tenure {
 				of, request.Binding.While = t.Context(), ctx
 			}
@@ -118,7 +115,7 @@ func TestAConnectionThatLeavesOrIsLostTakesNoMoreRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conn, l := newTestLink(t, 1)
 			end(conn, l)
-			conn.begin(t, t.Context(), Request{})
+			conn.begin(t, t.Context(), storeconn.Request{})
 			if l.gather(); len(l.packets)+len(l.pending) > 0 {
 				t.Error("it takes one")
 			}
@@ -128,9 +125,9 @@ func TestAConnectionThatLeavesOrIsLostTakesNoMoreRequests(t *testing.T) {
 
 func TestWhatWasNotSentWhenTheConnectionDropsLeavesOverTheNext(t *testing.T) {
 	conn, l := newTestLink(t, 10)
-	sent := conn.begin(t, t.Context(), Request{})
+	sent := conn.begin(t, t.Context(), storeconn.Request{})
 	l.gather()
-	queued := conn.begin(t, t.Context(), Request{})
+	queued := conn.begin(t, t.Context(), storeconn.Request{})
 	conn.lost(l, nil)
 	if got := sent.outcome(); !errors.Is(got.err, ErrOutcomeUnknown) || errors.Is(got.err, ErrNotSent) {
 		t.Errorf("the one that was sent: %v", got.err)
@@ -152,7 +149,7 @@ func TestInvariant53ABoundRequestIsNotQueuedForTheNextConnection(t *testing.T) {
 	conn, l := newTestLink(t, 1)
 	connection := make(chan struct{})
 	conn.events.Down = func(error) { close(connection) }
-	bound := Request{Binding: Binding{Connection: connection}}
+	bound := storeconn.Request{Binding: storeconn.Binding{Connection: connection}}
 	waits := conn.begin(t, t.Context(), bound)
 	conn.lost(l, nil)
 	if got := waits.outcome(); !errors.Is(got.err, ErrNotSent) || !errors.Is(got.err, errBoundConnection) {
@@ -166,24 +163,6 @@ func TestInvariant53ABoundRequestIsNotQueuedForTheNextConnection(t *testing.T) {
 	}
 }
 
-func TestALinkKeepsAPartOfTheReceiveMaximumForUrgentRequests(t *testing.T) {
-	for size, reserved := range map[int]int{1: 0, 7: 0, 8: 1, 20: 2, 128: 16, 1000: 16} {
-		conn, l := newTestLink(t, size)
-		for range size {
-			conn.begin(t, t.Context(), Request{})
-		}
-		if l.send(); len(l.unacked) != size-reserved {
-			t.Errorf("of %d, ordinary requests get %d, want %d", size, len(l.unacked), size-reserved)
-		}
-		for range size {
-			conn.begin(t, t.Context(), Request{Binding: Binding{Urgent: true}})
-		}
-		if l.send(); len(l.unacked) != size {
-			t.Errorf("of %d, %d are under way", size, len(l.unacked))
-		}
-	}
-}
-
 func TestRequestsLeaveInOrderAndUrgentOnesFirst(t *testing.T) {
 	conn, l := newTestLink(t, 1)
 	ctx, leave := context.WithCancel(t.Context())
@@ -193,7 +172,7 @@ func TestRequestsLeaveInOrderAndUrgentOnesFirst(t *testing.T) {
 		if name == "leaves" {
 			of = ctx
 		}
-		names[conn.begin(t, of, Request{Binding: Binding{Urgent: name[0] == 'u'}})] = name
+		names[conn.begin(t, of, storeconn.Request{Binding: storeconn.Binding{Urgent: name[0] == 'u'}})] = name
 		l.send()
 	}
 	leave()
@@ -212,7 +191,7 @@ func TestRequestsLeaveInOrderAndUrgentOnesFirst(t *testing.T) {
 func TestACallThatIsGivenUpAsItsResultComesHasThatResult(t *testing.T) {
 	conn, l := newTestLink(t, 1)
 	for range 20 {
-		c := conn.begin(t, t.Context(), Request{})
+		c := conn.begin(t, t.Context(), storeconn.Request{})
 		l.send()
 		if !l.answer(&mqtt.Publish{CorrelationData: c.correlation[:]}) {
 			t.Fatal("not taken")
@@ -228,68 +207,17 @@ func TestACallThatIsGivenUpAsItsResultComesHasThatResult(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatWasLostBeforeItWasReadyIsNotUsed(t *testing.T) {
-	conn, l := newTestLink(t, 1)
-	conn.lost(l, nil)
-	if conn.established(l) == nil {
-		t.Error("it is the present one")
-	}
-}
-
-// withWill returns a connection whose next link is to carry a will.
-func withWill() (*mqttConn, *pendingWill) {
-	conn := newMQTTConn([]*url.URL{{Host: "192.0.2.1:1883"}}, Options{ClientOptions: ClientOptions{program: new(dispatcher)}})
-	conn.will = &pendingWill{done: make(chan struct{})}
-	return conn, conn.will
-}
-
 // The caller leaves at the moment in which the connection has the Will.
 func TestAWillThatStandsIsNotGivenUp(t *testing.T) {
-	conn, will := withWill()
-	l, _ := conn.newPipeLink(t, 1)
-	conn.concluded(will, l, nil)
-	if conn.withdraw(will, context.Canceled); will.err != nil || will.lost != l.down {
-		t.Errorf("%v, %v", will.err, will.lost)
+	conn, l := newTestLink(t, 1)
+	will := &pendingWill{result: make(chan willResult, 1)}
+	conn.will = will
+	conn.concluded(will, willResult{lost: l.down})
+	if result := conn.withdraw(will, context.Canceled); result.err != nil || result.lost != l.down {
+		t.Errorf("%+v", result)
 	}
 	if conn.outdated(will) {
 		t.Error("its connection is to be replaced")
-	}
-}
-
-func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
-	conn, will := withWill()
-	if !conn.outdated(nil) {
-		t.Error("a will waits, and the connection without is to stay")
-	}
-	if conn.withdraw(will, context.Canceled); will.err != context.Canceled {
-		t.Errorf("its result is %v", will.err)
-	}
-	if !conn.outdated(will) {
-		t.Error("the connection with the will is to stay")
-	}
-	if conn.outdated(nil) || conn.nextWill() != nil {
-		t.Error("the next connection is to carry the will, too")
-	}
-	conn.concluded(will, nil, ErrNoWill)
-	if closed.Is(will.done) || will.err != context.Canceled {
-		t.Error("no connection has it, and its result says so")
-	}
-	if len(conn.replace) != 1 {
-		t.Error("serve is not woken up")
-	}
-}
-
-func TestLossesHaveNames(t *testing.T) {
-	for want, err := range map[string]error{
-		"client_closed":      ErrClosed,
-		"session_taken_over": ErrSessionTakenOver,
-		"broker":             fmt.Errorf("%w: %w", errConnectionLost, &ConnectionError{Ended: true, Code: 0x8b}),
-		"will_changed":       errConnectionReplaced,
-		"network":            errConnectionLost,
-	} {
-		if got := LossText(err); got != want {
-			t.Errorf("the name of %v is %q, want %q", err, got, want)
-		}
 	}
 }
 
@@ -328,7 +256,7 @@ func TestInvariant52ADeadConnectionThatIsProbedCostsOneTimeout(t *testing.T) {
 			t.Errorf("after %v the request ends with %v", took, got.err)
 		}
 		time.Sleep(200 * time.Millisecond)
-		if status := client.Connection(); status.State != Connected || status.Connections != 2 {
+		if status := client.Connection(); !status.Connected || status.Connections != 2 {
 			t.Errorf("it does not connect again at once: %+v", status)
 		}
 	})
@@ -361,7 +289,7 @@ func TestAProbedConnectionStaysIfAnythingArrives(t *testing.T) {
 					time.Sleep(2 * time.Millisecond)
 				}
 				mute.Store(false)
-				if status := client.Connection(); status.Connections != 1 || status.State != Connected {
+				if status := client.Connection(); status.Connections != 1 || !status.Connected {
 					t.Errorf("the connection was given up: %+v", status)
 				}
 			})

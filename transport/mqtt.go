@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -19,6 +17,7 @@ import (
 	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/internal/storeconn"
 )
 
 const (
@@ -26,9 +25,8 @@ const (
 	connectTimeout = 10 * time.Second
 	// firstTimeout bounds it where there are other addresses: a server that is frozen accepts
 	// connections and does not answer, and another one may take its place meanwhile. It doubles
-	// with every second attempt that this server does not answer, up to connectTimeout, because
-	// the server may be slow. While another server answers, this one has more likely failed, so it
-	// doubles with every fourth attempt only.
+	// with every fourth attempt that this server does not answer, up to connectTimeout, because
+	// the server may be slow.
 	firstTimeout = time.Second
 	// leaveTimeout is how long requests under way have to finish before a connection
 	// is replaced.
@@ -49,48 +47,51 @@ const (
 type mqttConn struct {
 	options Options
 	logger  *slog.Logger
-	events  Events
+	events  storeconn.Events
+	dialing context.Context // bounds the attempts until there has been a connection
 
 	life  context.Context // ends, with the reason, once there will be no more connections
 	end   context.CancelCauseFunc
 	tasks sync.WaitGroup // run, and the end of a link
-
-	receiveMaximum atomic.Int64 // of the broker, on the latest connection
-	calls          calls
+	calls calls
 
 	// Used by the goroutine run, and by those that it waits for.
 	servers    *mqtt.Rotation   // its server is the server of the present attempt or connection
-	refused    []error          // of the latest attempts in a row, which servers refused for good or sent elsewhere
+	refusals   int              // attempts in a row that servers refused for good or sent elsewhere
+	permanent  error            // the latest refusal for good among them; nil: there was none
 	referral   error            // what sent the client from the latest server to another one; nil: nothing
-	foreign    string           // the latest server that a broker referred to and that is not followed
+	failureLog *slog.Logger     // for attempts to connect
 	failures   int              // attempts in a row that failed
 	logged     loglimit.Limiter // of them
 	unanswered int              // own attempts that got no answer, maxUnanswered at most; see wasOwnConnect
 	gaveUp     time.Time        // when the latest of them ended
 
 	first chan struct{} // closed when there has been a connection
+	tried chan struct{} // closed when there has been an attempt to connect that failed
 
 	mu       sync.Mutex
-	urgent   line         // the calls that no link has taken, in order; see nextLocked
-	ordinary line         // likewise
+	urgent   []*call      // the calls that no link has taken, in order; see nextLocked
+	ordinary []*call      // likewise
 	link     *link        // the present connection; nil while there is none
-	last     error        // why the last attempt to connect failed
-	silent   error        // the error of the present attempt if there is no answer; nil while there is none
+	last     error        // why the last attempt to connect failed, or the connection was lost; nil while connected
 	will     *pendingWill // for the next connection; nil: none
 
 	replace chan struct{} // holds one item when the present connection may have to be replaced
 }
 
-func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
+func newMQTTConn(ctx context.Context, servers []*url.URL, options Options) *mqttConn {
+	// A program that waits in Dial would be silent without a Logger, and look as if it hung.
+	dialLogger := slog.New(handler{cmp.Or(options.Logger, slog.Default()).Handler(), options.program})
 	c := &mqttConn{
-		servers: mqtt.NewRotation(servers),
-		options: options,
-		logger:  options.program.logger(options.Logger).With("client", options.ClientID),
-		first:   make(chan struct{}),
-		replace: make(chan struct{}, 1),
+		dialing:    ctx,
+		servers:    mqtt.NewRotation(servers),
+		options:    options,
+		logger:     options.program.logger(options.Logger).With("client", options.ClientID),
+		failureLog: dialLogger.With("client", options.ClientID),
+		first:      make(chan struct{}),
+		tried:      make(chan struct{}),
+		replace:    make(chan struct{}, 1),
 	}
-	c.urgent.init()
-	c.ordinary.init()
 	c.life, c.end = context.WithCancelCause(context.Background())
 	return c
 }
@@ -98,7 +99,7 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 func (c *mqttConn) ClientID() string { return c.options.ClientID }
 
 // Start implements Conn.
-func (c *mqttConn) Start(events Events) {
+func (c *mqttConn) Start(events storeconn.Events) {
 	c.events = events
 	c.tasks.Go(c.run)
 }
@@ -139,7 +140,9 @@ func (c *mqttConn) run() {
 		}
 		if refusal := c.refusal(); refusal != nil {
 			c.terminate(refusal)
-			return
+		}
+		if c.dialGaveUp() {
+			return // the last failure says why Dial gives up
 		}
 		if time.Since(began) > stableAfter {
 			if err == nil { // it was a connection
@@ -160,8 +163,8 @@ func (c *mqttConn) run() {
 // refusal returns the latest permanent refusal of the first connection, once every broker has refused it or sent
 // the client elsewhere; until then nil.
 func (c *mqttConn) refusal() error {
-	if i := slices.IndexFunc(c.refused, c.isPermanent); i >= 0 && len(c.refused) >= c.servers.Len() {
-		return c.refused[i]
+	if c.refusals >= c.servers.Len() {
+		return c.permanent
 	}
 	return nil
 }
@@ -175,22 +178,24 @@ func (c *mqttConn) moveOn() (atOnce bool) {
 		c.servers.Next()
 		return false
 	}
-	from, reference := c.servers.Server().Host, ""
-	if by := (*ConnectionError)(nil); errors.As(c.referral, &by) {
-		reference = by.ServerReference
-	}
-	atOnce, known := c.servers.Follow(reference)
-	log := c.logger.With("broker", from, "refers to", mqtt.Shown(reference))
-	if reference != "" && !known && reference != c.foreign {
-		c.foreign = reference
-		log.Warn("the broker refers to a server that is none of this client's addresses; add it there if clients are to use it")
-	}
-	if atOnce {
-		log.Info("the broker refers to another server; going on to the next address", "next", c.servers.Server().Host)
-	} else {
-		log.Warn("each address refers to another server or does not answer; trying again after a pause")
-	}
+	atOnce = c.servers.Follow()
+	c.logger.Info("going on to another server", "next", c.server().Host, "at once", atOnce, "error", c.referral)
 	return atOnce
+}
+
+// dialGaveUp reports whether Dial gave up before there was a connection.
+func (c *mqttConn) dialGaveUp() bool {
+	ends, bounded := c.dialing.Deadline()
+	return !closed.Is(c.first) && (c.dialing.Err() != nil || bounded && !time.Now().Before(ends))
+}
+
+// within returns a context for a part of an attempt to connect, which Dial bounds until there has been a connection.
+func (c *mqttConn) within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	most := time.Now().Add(limit)
+	if ends, bounded := c.dialing.Deadline(); bounded && ends.Before(most) && !closed.Is(c.first) {
+		most = ends
+	}
+	return context.WithDeadline(ctx, most)
 }
 
 // attemptTimeout returns the bound for the next attempt.
@@ -198,11 +203,7 @@ func (c *mqttConn) attemptTimeout() time.Duration {
 	if c.servers.Len() == 1 {
 		return connectTimeout
 	}
-	attempts := 2
-	if c.servers.OthersAnswer() {
-		attempts = 4
-	}
-	return min(connectTimeout, firstTimeout<<min(c.servers.Silence()/attempts, 8))
+	return min(connectTimeout, firstTimeout<<min(c.servers.Silence()/4, 8))
 }
 
 // connect makes one connection and reads from it until it is lost, or given up because it is
@@ -228,8 +229,8 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 
 // open connects to a broker that takes requests, up to its CONNACK. The error says why there is no
 // connection.
-func (c *mqttConn) open(ctx context.Context) (*link, error) {
-	attempt, cancel := context.WithTimeout(ctx, c.attemptTimeout())
+func (c *mqttConn) open(ctx context.Context) (l *link, err error) {
+	attempt, cancel := c.within(ctx, c.attemptTimeout())
 	defer cancel()
 	var connack *paho.Connack
 	defer func() {
@@ -237,44 +238,39 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 			c.servers.TimedOut()
 		}
 	}()
-	c.events.trying(c.server().String())
+	c.events.Trying(c.server().String())
 	c.servers.Silent() // unless it answers
-	refused := c.refused[:min(len(c.refused), c.servers.Len()-1)]
-	c.refused, c.referral = nil, nil // unless this attempt is refused too
+	refusals, permanent := c.refusals, c.permanent
+	c.refusals, c.permanent, c.referral = 0, nil, nil // unless this attempt is refused too
 	password, token, err := c.options.secrets()
 	if err != nil {
 		return nil, err
 	}
-	conn, err := c.dial(attempt, c.server())
-	if err != nil {
+	l = c.newLink(token)
+	if err := l.dial(attempt); err != nil {
 		return nil, err
 	}
-	l, connect := c.newLink(conn), c.connectPacket(password, token)
-	if l.will = c.nextWill(); l.will != nil {
+	connect := c.connectPacket(password, token)
+	if l.will != nil {
 		l.will.write(connect)
 	}
-	connack, err = l.handshake(attempt, connect)
-	if connack != nil {
+	if connack, err = l.client.Connect(attempt, connect); connack != nil {
 		c.servers.Answered()
 	} else {
 		c.unanswered, c.gaveUp = min(c.unanswered+1, maxUnanswered), time.Now()
 	}
-	if err == nil {
-		return l, nil
-	}
 	switch {
+	case err == nil:
+		return l, nil
 	case connack != nil:
 		err = c.refusedWith(l.will, connack)
-	case attempt.Err() != nil:
-		err = mqtt.NoAnswer(c.server(), err)
-	case l.will != nil && l.closeCause() == nil: // it need not say why [MQTT-3.1.4-2]
+	case l.will != nil && attempt.Err() == nil && l.client.CloseCause() == nil: // it need not say why [MQTT-3.1.4-2]
 		err = fmt.Errorf("%w (the connection was to have a Will; if this broker takes none, turn off InstantFailover)", err)
 	}
-	if errors.Is(err, ErrUseAnotherServer) {
-		c.referral = err
-	}
-	if c.referral != nil || c.isPermanent(err) {
-		c.refused = slices.Insert(refused, 0, err)
+	if c.isPermanent(err) {
+		c.refusals, c.permanent = refusals+1, err
+	} else if errors.Is(err, ErrUseAnotherServer) {
+		c.refusals, c.permanent, c.referral = refusals+1, permanent, err
 	}
 	return nil, err
 }
@@ -282,34 +278,31 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 // establish makes a connection ready for requests, while packets are read from it. The error says why
 // it does not succeed.
 func (c *mqttConn) establish(ctx context.Context, l *link) error {
-	if l.client.WithoutQoS1 != nil { // it would end each connection at the first request
-		return l.client.WithoutQoS1
-	}
-	if err := l.subscribe(ctx, c.failed); err != nil {
+	attempt, cancel := c.within(ctx, subscribeTimeout)
+	defer cancel()
+	if err := l.subscribe(attempt); err != nil {
 		return err
 	}
-	c.receiveMaximum.Store(int64(l.client.ReceiveMaximum))
-	logger := c.dialLogger()
 	if err := c.established(l); err != nil {
 		return err
 	}
-	c.concluded(l.will, l, nil)
-	c.logConnected(logger)
+	c.concluded(l.will, willResult{lost: l.down, silence: l.client.Silence})
+	c.logConnected()
 	return nil
 }
 
 // conclude ends a connection that was lost or that disconnect has ended.
 func (c *mqttConn) conclude(l *link) {
-	c.logger.Debug("disconnected", "broker", c.server().Host)
 	l.client.Disconnect() // or waits for the one under way
-	l.probe.Wait()
-	cause := l.lossCause()
+	c.mu.Lock()
+	cause := l.cause
+	c.mu.Unlock()
 	if errors.Is(cause, ErrUseAnotherServer) {
 		c.referral = cause
 	}
 	if ended := (*ConnectionError)(nil); !errors.As(cause, &ended) {
 		c.servers.Silent()
-		if l.closeCause() != nil { // this client ended it, because the server did not answer
+		if l.client.CloseCause() != nil { // this client ended it, because the server did not answer
 			c.servers.TimedOut()
 		}
 	}
@@ -317,8 +310,7 @@ func (c *mqttConn) conclude(l *link) {
 
 // serve sends the requests of a connection until it is lost or, as serve then reports, to be replaced.
 func (c *mqttConn) serve(l *link) (replaced bool) {
-	replace, patience := c.replace, (<-chan time.Time)(nil)
-	var check <-chan time.Time
+	var patience, check <-chan time.Time
 	if c.options.TokenFile != "" {
 		ticker := time.NewTicker(tokenCheck)
 		defer ticker.Stop()
@@ -329,17 +321,17 @@ func (c *mqttConn) serve(l *link) (replaced bool) {
 		case <-l.down: // the end of the client comes here, too: see terminate
 			return false
 		case <-l.wake:
+			if l.hasLeft() {
+				return true
+			}
 			l.send()
 		case <-check:
 			l.showToken(c.options.TokenFile)
-		case <-replace:
-			if !c.outdated(l.will) {
-				continue
+		case <-c.replace:
+			if patience == nil && c.outdated(l.will) {
+				l.leave()
+				patience = time.After(leaveTimeout)
 			}
-			l.leave()
-			replace, patience = nil, time.After(leaveTimeout)
-		case <-l.quiet:
-			return true
 		case <-patience:
 			return true
 		}
@@ -348,22 +340,6 @@ func (c *mqttConn) serve(l *link) (replaced bool) {
 
 // server returns the broker of the present attempt or connection. Only run may call it.
 func (c *mqttConn) server() *url.URL { return c.servers.Server() }
-
-// dial opens a connection to server and adds TLS and WebSocket where its address asks.
-func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqtt.Conn, error) {
-	config, err := c.options.tlsConfig(server)
-	if err != nil {
-		return nil, err
-	}
-	return mqtt.Dial(ctx, server, config, mqtt.DialOptions{
-		MaxPacket:    c.options.MaxPacketSize,
-		WriteTimeout: c.options.KeepAlive,
-		Dialer:       c.options.Dialer,
-		WebSocket:    c.options.WebSocket,
-		Local:        "`tenure serve`",
-		Step:         c.awaiting,
-	})
-}
 
 // isPermanent reports whether an attempt to connect failed because of a refusal that the next attempt
 // would meet again.
@@ -401,19 +377,15 @@ func (c *mqttConn) connectPacket(password, token []byte) *paho.Connect {
 	return connect
 }
 
-// awaiting notes what the error is if the present attempt gets no further.
-func (c *mqttConn) awaiting(unanswered error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.silent = unanswered
-}
-
 // failed notes why there is no connection.
 func (c *mqttConn) failed(err error) {
 	c.mu.Lock()
-	c.last, c.silent = err, nil
+	c.last = err
+	if !closed.Is(c.tried) {
+		close(c.tried)
+	}
 	c.mu.Unlock()
-	c.events.failed(err)
+	c.events.Failed(err)
 	// Otherwise the client was closed during the attempt, or Dial returns the error.
 	if c.life.Err() == nil && c.refusal() == nil {
 		c.logFailure(err)
@@ -428,10 +400,10 @@ func (c *mqttConn) established(l *link) error {
 		return context.Cause(c.life)
 	}
 	if closed.Is(l.down) {
-		return cmp.Or(l.closeCause(), l.cause)
+		return cmp.Or(l.client.CloseCause(), l.cause)
 	}
 	c.events.Up() // a caller with a reply must see Connected
-	c.link, c.last, c.silent = l, nil, nil
+	c.link, c.last = l, nil
 	if !closed.Is(c.first) {
 		close(c.first)
 	}
@@ -446,14 +418,15 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	if disconnect != nil && disconnect.ReasonCode == packets.DisconnectSessionTakenOver && !c.wasOwnConnect() {
 		c.terminate(ErrSessionTakenOver)
 	}
-	cause, warning := errConnectionLost, ""
+	cause, why := errConnectionLost, error(nil)
 	if disconnect != nil {
-		cause = fmt.Errorf("%w: %w", cause, &ConnectionError{true, disconnect.ReasonCode, disconnect.Properties.ReasonString, disconnect.Properties.ServerReference})
-		warning = "disconnected by the broker"
+		why = &ConnectionError{true, disconnect.ReasonCode, disconnect.Properties.ReasonString, disconnect.Properties.ServerReference}
+	} else if !closed.Is(l.down) {
+		why = l.client.CloseCause()
 	}
-	if why := l.closeCause(); why != nil && !closed.Is(l.down) {
+	if why != nil {
 		cause = fmt.Errorf("%w: %w", cause, why)
-		warning = "disconnected from the broker"
+		c.logger.Warn("the connection ends", "error", cause)
 	}
 	c.mu.Lock()
 	if disconnect == nil && l.leaving {
@@ -461,9 +434,6 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	}
 	c.dropLocked(l, cause)
 	c.mu.Unlock()
-	if warning != "" {
-		c.logger.Warn(warning, "error", cause)
-	}
 }
 
 // wasOwnConnect reports whether an own attempt, which got no answer, may have taken the connection over: its
@@ -490,15 +460,15 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 	close(l.down)
 	l.cause = cause
 	if c.link == l {
-		c.link = nil
+		c.link, c.last = nil, cause
 		c.events.Down(cause)
 	}
 	for _, call := range l.pending {
 		l.takeLocked(call)
-		call.end(Reply{}, unknown(cause))
+		call.end(storeconn.Reply{}, unknown(cause))
 	}
 	c.failQueuedLocked(func(call *call) error {
-		if call.boundToLost() {
+		if closed.Is(call.request.Binding.Connection) {
 			return notSent(errBoundConnection)
 		}
 		return nil
@@ -508,18 +478,11 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 // Probe implements Conn.
 func (c *mqttConn) Probe(within time.Duration) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	l := c.link
-	if l == nil || l.probing {
-		return
+	c.mu.Unlock()
+	if l != nil {
+		l.client.Probe(max(within, minProbe))
 	}
-	l.probing = true
-	l.probe.Go(func() { // conclude waits for it once the link is down
-		l.net.Probe(max(within, minProbe), l.down)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		l.probing = false
-	})
 }
 
 // awaitFirst waits for the first connection. The error begins with why there was none, if that is known.
@@ -531,6 +494,13 @@ func (c *mqttConn) awaitFirst(ctx context.Context) error {
 		return context.Cause(c.life)
 	case <-ctx.Done():
 	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		select { // the first attempt ends with ctx
+		case <-c.first:
+			return nil
+		case <-c.tried:
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.unconnectedLocked(context.Cause(ctx))
@@ -539,58 +509,31 @@ func (c *mqttConn) awaitFirst(ctx context.Context) error {
 // unconnectedLocked puts why there is no connection, if that is known, before the cause for which a wait
 // for one is given up.
 func (c *mqttConn) unconnectedLocked(cause error) error {
-	switch {
-	case c.last != nil:
+	if c.last != nil {
 		return fmt.Errorf("%w (%w)", c.last, cause)
-	case c.silent != nil && errors.Is(cause, context.DeadlineExceeded):
-		return fmt.Errorf("%w (%w)", c.silent, cause)
 	}
 	return cause
-}
-
-// dialLogger returns the logger for attempts to connect. Those of Dial are logged to slog.Default where there is no
-// Logger: a program that waits in Dial would otherwise be silent, and look as if it hung.
-func (c *mqttConn) dialLogger() *slog.Logger {
-	if c.options.Logger != nil || closed.Is(c.first) {
-		return c.logger
-	}
-	return slog.New(handler{slog.Default().Handler(), c.options.program}).With("client", c.options.ClientID)
 }
 
 // logFailure logs why there is no connection, unless that was logged a moment ago.
 func (c *mqttConn) logFailure(err error) {
 	c.failures++
-	if !c.logged.Due(kindOf(err), time.Now()) {
+	if !c.logged.Due(err.Error(), time.Now()) {
 		return
 	}
 	level := slog.LevelWarn
 	if errors.Is(err, ErrUseAnotherServer) {
 		level = slog.LevelInfo // the other servers may accept the client
 	}
-	c.dialLogger().Log(context.Background(), level, "cannot connect",
+	c.failureLog.Log(context.Background(), level, "cannot connect",
 		"broker", c.server().Host, "attempt", c.failures, "error", err)
 }
 
-// kindOf returns the same text for failures that differ in a number only, such as a local port.
-func kindOf(err error) string {
-	var refused *ConnectionError
-	var dial *mqtt.DialError
-	switch {
-	case errors.As(err, &refused):
-		return fmt.Sprint("refused ", refused.Code)
-	case errors.As(err, &dial):
-		return dial.Error()
-	}
-	return "other"
-}
-
-// logConnected logs a connection. One that follows failures is of interest, to the logger that has those.
-func (c *mqttConn) logConnected(dialing *slog.Logger) {
-	logger, level := c.logger, slog.LevelDebug
+// logConnected logs a connection that follows failures, to the logger that has those.
+func (c *mqttConn) logConnected() {
 	if c.failures > 0 {
-		logger, level = dialing, slog.LevelInfo
+		c.failureLog.Info("connected", "broker", c.server().Host, "failed_attempts", c.failures)
 	}
-	logger.Log(context.Background(), level, "connected", "broker", c.server().Host, "failed_attempts", c.failures)
-	c.failures = 0
+	c.failures, c.failureLog = 0, c.logger
 	c.logged.Reset()
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -31,7 +32,7 @@ func (w *wallClock) now() time.Time { return time.Now().Add(time.Duration(w.off.
 // makers.
 type terse struct{ *transporttest.Conn }
 
-func (c terse) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+func (c terse) RoundTrip(ctx context.Context, request transporttest.Request) (transporttest.Reply, error) {
 	reply, err := c.Conn.RoundTrip(ctx, request)
 	if strings.HasPrefix(string(reply.Payload), "-ERR") {
 		reply.Timestamp = ""
@@ -64,7 +65,7 @@ func overClocks(t *testing.T, test func(b *clockBench)) {
 					}
 				})
 				b.conn = b.store.Connect("node-a")
-				var conn transport.Conn = b.conn
+				var conn storeconn.Conn = b.conn
 				if !tells {
 					conn = terse{b.conn}
 				}
@@ -95,62 +96,34 @@ func (b *clockBench) mustSet(what string, refused int) {
 	}
 }
 
+// mustWarn checks that the log has a warning for each change, and no more.
+func (b *clockBench) mustWarn(changes int) {
+	b.t.Helper()
+	synctest.Wait()
+	if got := strings.Count(b.log.String(), "level=WARN"); got != changes {
+		b.t.Errorf("%d warnings, want one for each of %d changes:\n%s", got, changes, b.log.String())
+	}
+}
+
 func TestInvariant48AClientWhoseClockStepsForwardAndBackKeepsSettingKeys(t *testing.T) {
 	overClocks(t, func(b *clockBench) {
 		b.mustSet("a clock that is right", 0)
 		b.clock.step(time.Hour)
 		b.mustSet("an hour ahead", 1)
+		for range 10 {
+			time.Sleep(time.Minute)
+			b.mustSet("an hour ahead, and adapted", 0)
+		}
 		b.clock.step(-time.Hour)
 		for range 3 {
 			time.Sleep(time.Second)
 			b.mustSet("right again", 0)
 		}
-		if err := b.client.Skew(); err != nil {
-			b.t.Errorf("right again: %v", err)
-		}
 		b.clock.step(-time.Hour)
 		b.mustSet("an hour behind", 0)
-		if drift := (*hlc.SkewError)(nil); !errors.As(b.client.Skew(), &drift) {
-			b.t.Errorf("an hour behind: %v", b.client.Skew())
-		}
 		b.clock.step(time.Hour)
 		b.mustSet("right once more", 0)
-		if err := b.client.Skew(); err != nil {
-			b.t.Errorf("right once more: %v", err)
-		}
-	})
-}
-
-func TestInvariant48AClientWhoseClockStaysAheadSetsKeysAfterOneRefusal(t *testing.T) {
-	overClocks(t, func(b *clockBench) {
-		other, _ := b.store.Client(b.t, "node-b", transport.ClientOptions{})
-		if _, err := other.Set(b.t.Context(), "k", nil, transport.SetOptions{}); err != nil {
-			b.t.Fatal(err)
-		}
-		if _, err := b.client.Get(b.t.Context(), "k"); err != nil { // a version, for the store that does not tell
-			b.t.Fatal(err)
-		}
-		b.clock.step(time.Hour)
-		b.mustSet("an hour ahead", 1)
-		for range 10 {
-			b.mustSet("an hour ahead, and adapted", 0)
-			time.Sleep(time.Minute)
-		}
-		if err := b.client.Skew(); !errors.Is(err, transport.ErrTimestampTooFarAhead) {
-			b.t.Errorf("Skew does not say that this node's clock is ahead: %v", err)
-		}
-		b.clock.step(time.Hour)
-		b.mustSet("two hours ahead", 1)
-		b.mustSet("two hours ahead, and adapted", 0)
-		b.clock.step(-2 * time.Hour)
-		b.mustSet("right again", 0)
-		if err := b.client.Skew(); err != nil {
-			b.t.Errorf("right again: %v", err)
-		}
-		synctest.Wait()
-		if got := strings.Count(b.log.String(), "level=WARN"); got != 2 {
-			b.t.Errorf("%d warnings, want one for each change:\n%s", got, b.log.String())
-		}
+		b.mustWarn(4)
 	})
 }
 
@@ -173,7 +146,7 @@ type receding struct {
 	clock time.Time
 }
 
-func (r *receding) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+func (r *receding) RoundTrip(ctx context.Context, request transporttest.Request) (transporttest.Reply, error) {
 	r.clock = r.clock.Add(-5 * time.Minute)
 	r.reply.Timestamp = hlc.Timestamp{Wall: r.clock.UnixMilli(), Node: "StateStore"}.String()
 	return r.scripted.RoundTrip(ctx, request)
@@ -192,7 +165,7 @@ func TestARequestIsRepeatedOnceForAClock(t *testing.T) {
 	if !version.IsZero() {
 		t.Errorf("a refused Set returns version %v", version)
 	}
-	const want = "this node's clock is 10m0s ahead of the store's clock (this node's reads 2026-11-21T12:00:00Z, the store's 2026-11-21T11:50:00Z): synchronize"
+	const want = "this node's clock reads 2026-11-21T12:00:00Z, and the store's 2026-11-21T11:50:00Z: synchronize"
 	if !errors.Is(err, transport.ErrTimestampTooFarAhead) || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v; want %q", err, want)
 	}
@@ -202,9 +175,6 @@ func TestARequestIsRepeatedOnceForAClock(t *testing.T) {
 	if sent, err := hlc.Parse(conn.sent.Timestamp); err != nil || sent.Wall != now.Add(-5*time.Minute).UnixMilli() {
 		t.Errorf("the second request carried %v, %v", sent, err)
 	}
-	if err := client.Skew(); err == nil || !strings.Contains(err.Error(), "5m0s ahead of the store's clock") {
-		t.Errorf("Skew: %v", err)
-	}
 }
 
 // Both requests together have the caller's deadline.
@@ -212,7 +182,7 @@ func TestARepetitionForAClockKeepsTheCallersDeadline(t *testing.T) {
 	overClocks(t, func(b *clockBench) {
 		b.mustSet("a version", 0)
 		b.clock.step(time.Hour)
-		b.conn.SetFault(func(transport.Request) transporttest.Fault {
+		b.conn.SetFault(func(transporttest.Request) transporttest.Fault {
 			return transporttest.Fault{HoldReply: defaultRequestTimeout * 3 / 4}
 		})
 		began := time.Now()
@@ -230,7 +200,7 @@ func TestInvariant43NoLockIsHeldWhileTheNodesClockIsRead(t *testing.T) {
 	conn := &scripted{}
 	c, err := transport.NewClient(conn, transport.ClientOptions{Now: func() time.Time {
 		if c := client.Load(); c != nil {
-			_ = c.Skew()
+			_ = c.Connection()
 		}
 		return time.Now()
 	}})
@@ -240,7 +210,7 @@ func TestInvariant43NoLockIsHeldWhileTheNodesClockIsRead(t *testing.T) {
 	client.Store(c)
 	await.Done(func() {
 		for _, reply := range []string{"+OK\r\n", "-ERR the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized\r\n"} {
-			conn.reply = transport.Reply{Payload: []byte(reply), Timestamp: "5:0:StateStore"}
+			conn.reply = transporttest.Reply{Payload: []byte(reply), Timestamp: "5:0:StateStore"}
 			_, _ = c.Set(t.Context(), "k", nil, transport.SetOptions{})
 		}
 	})

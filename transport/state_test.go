@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +22,7 @@ import (
 
 // describe makes a status easy to compare.
 func describe(status ConnectionStatus) string {
-	return fmt.Sprintf("%v %d %t", status.State, status.Connections, status.Err == nil)
+	return fmt.Sprintf("%t %d %t", status.Connected, status.Connections, status.Err == nil)
 }
 
 // traced is a Trace that calls tell with each change of the connection.
@@ -43,21 +42,25 @@ func TestATraceThatHangsDoesNotDelayTheConnectionAndCausesNoFlood(t *testing.T) 
 		options.Logger = log.Logger()
 		b := &pipeBroker{}
 		client := mustDialTo(t, b, options)
-		const losses = maxCalls
+		const losses = 10
 		for range losses {
 			synctest.Wait()
 			b.cut()
 			time.Sleep(10 * time.Second)
 		}
-		if got, want := describe(client.Connection()), fmt.Sprintf("connected %d true", losses+1); got != want {
+		if got, want := describe(client.Connection()), fmt.Sprintf("true %d true", losses+1); got != want {
 			t.Errorf("%s, want %s", got, want)
+		}
+		others := 0
+		for range maxCalls {
+			client.Dispatch(func() { others++ })
 		}
 		close(release)
 		synctest.Wait()
-		if len(told) != maxCalls+1 || told[0] != "connected 1 true" || told[1] != "connecting 1 false" || told[2] != "connected 2 true" {
-			t.Errorf("told %d times, first %q", len(told), told[:3])
+		if len(told) != 2*losses+1 || others != maxCalls-2*losses || told[0] != "true 1 true" || told[1] != "false 1 false" || told[2] != "true 2 true" {
+			t.Errorf("told %d times and %d others, first %q", len(told), others, told[:3])
 		}
-		if want := fmt.Sprintf("dropped=%d", 2*losses+1-len(told)); !strings.Contains(log.String(), want) {
+		if want := fmt.Sprintf("dropped=%d", 2*losses); !strings.Contains(log.String(), want) {
 			t.Errorf("the log does not say %s: %s", want, log.String())
 		}
 	})
@@ -155,7 +158,7 @@ func TestChangesOfTheConnectionAreTracedInOrder(t *testing.T) {
 					add(fmt.Sprintf("failed at %s: %v", info.Broker, info.Err))
 				}
 			},
-			Lost: func(info ConnectionStatus) { add(fmt.Sprintf("lost %v: %v", info.State, info.Err)) },
+			Lost: func(info ConnectionStatus) { add(fmt.Sprintf("lost %t: %v", !info.Ended, info.Err)) },
 		}}})
 		time.Sleep(time.Minute)
 		b.cut()
@@ -166,8 +169,8 @@ func TestChangesOfTheConnectionAreTracedInOrder(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		want := []string{
-			"failed at mqtt://broker:1883: broker is down", "connected 1 to mqtt://broker:1883", "lost connecting: the connection was lost",
-			"connected 2 to mqtt://broker:1883", "lost ended: the client is closed",
+			"failed at mqtt://broker:1883: broker is down", "connected 1 to mqtt://broker:1883", "lost true: the connection was lost",
+			"connected 2 to mqtt://broker:1883", "lost false: the client is closed",
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("traced\n%q, want\n%q", got, want)
@@ -179,33 +182,6 @@ func (b *pipeBroker) refuseToDial(down bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.down = down
-}
-
-// A function of the program may call runtime.Goexit, as the Fatal of a test does. The client goes on.
-func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		var ended atomic.Int64
-		end := func(ConnectionStatus) {
-			ended.Add(1)
-			runtime.Goexit()
-		}
-		options.Trace = traced(end)
-		options.Logger = slog.New(lineHandler{slog.DiscardHandler, func() { end(ConnectionStatus{}) }})
-		broker := storeBroker()
-		client := mustDialTo(t, broker, options)
-		for i := range 3 {
-			broker.refuseToDial(i == 1)
-			broker.cut()
-			time.Sleep(5 * time.Second)
-			broker.refuseToDial(false)
-			if _, err := client.Get(t.Context(), "k"); err != nil {
-				t.Errorf("the next request: %v", err)
-			}
-		}
-		if n := ended.Load(); n < 10 {
-			t.Errorf("%d calls of the program were ended", n)
-		}
-	})
 }
 
 // lineHandler is a handler of a program.
@@ -256,7 +232,7 @@ func TestAnOwnConnectThatIsHandledLateEndsNoClient(t *testing.T) {
 		}
 		for range 2 {
 			takeOver()
-			if status := client.Connection(); status.State != Connected {
+			if status := client.Connection(); !status.Connected {
 				t.Fatalf("after its own CONNECT was handled: %v", status)
 			}
 		}

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"maps"
@@ -105,27 +104,3 @@ func (c *Client) breakLocked() {
 		close(c.unbroken)
 	}
 }
-
-// suspectStore asks the store for its identity if a notification has another one than the
-// latest reply. A notification alone proves nothing: it may be forged or late.
-func (c *Client) suspectStore(notification Notification) {
-	c.mu.Lock()
-	ask := c.replaced != nil && notification.Store != c.store && notification.Store != "" && !c.asking
-	c.asking = c.asking || ask
-	c.mu.Unlock()
-	if !ask {
-		return
-	}
-	c.Go(func(ctx context.Context) {
-		if _, err := c.Get(ctx, notification.Key); err != nil {
-			c.logger.Debug("cannot ask the store for its identity", "error", err)
-		}
-		sleep.For(ctx, suspectEvery)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.asking = false
-	})
-}
-
-// suspectEvery bounds how often notifications can make the client ask.
-const suspectEvery = time.Second

@@ -11,7 +11,7 @@ import (
 //
 // The functions are called later, in a goroutine of their own, one at a time and in order, among the lines
 // of the Logger and what leases of the client call. The client waits for none of them. They should not
-// block: while 1,024 calls wait, others are dropped. So a counter of a metric can lack calls: the log says
+// block: while 16,384 calls wait, others are dropped. So a counter of a metric can lack calls: the log says
 // how many were dropped. None may call Close, which waits for all of them, and after which none is called.
 type Trace struct {
 	// Request is called when a request has ended, in any way: once for each call of Set, Get,

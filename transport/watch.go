@@ -1,8 +1,8 @@
 package transport
 
 import (
+	"bytes"
 	"context"
-	"hash/maphash"
 	"slices"
 	"time"
 
@@ -12,6 +12,7 @@ import (
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/random"
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/resp3"
 )
 
@@ -35,9 +36,9 @@ type Watch struct {
 	// Guarded by the client's lock.
 	ended  bool
 	err    error
-	fresh  bool // it has not got its first Change yet
-	missed bool // the next Change comes after a gap
-	known  seen // the latest state that it got
+	fresh  bool  // it has not got its first Change yet
+	missed bool  // the next Change comes after a gap
+	known  Entry // the latest that it got
 }
 
 // Changes returns the channel of changes; the first is the key's present state. A slow
@@ -78,12 +79,13 @@ func (w *Watch) endLocked(err error) {
 
 // offerLocked replaces a change that was not read yet. The client's lock makes it the only
 // sender, so there is room once the old change is out.
-func (w *Watch) offerLocked(change Change, state seen) {
+func (w *Watch) offerLocked(change Change) {
 	if w.ended {
 		return
 	}
 	change.Missed = w.missed
-	w.fresh, w.missed, w.known = false, false, state
+	w.fresh, w.missed, w.known = false, false, change.Entry
+	w.known.Value = bytes.Clone(change.Value) // the reader may change its own
 	select {
 	case unread := <-w.changes:
 		change.Missed = change.Missed || unread.Missed
@@ -129,19 +131,18 @@ func (c *Client) watch(key string, waits bool) (*Watch, error) {
 	return watch, nil
 }
 
-func (c *Client) notify(notification Notification) {
+func (c *Client) notify(notification storeconn.Notification) {
 	change, hasValue, ok := c.readNotification(notification)
 	if !ok {
 		return
 	}
-	c.suspectStore(notification)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if registered := c.watched[notification.Key]; registered != nil {
 		if hasValue {
 			registered.heard++
 			for _, watch := range registered.watches {
-				watch.offerLocked(change, stateOf(change.Entry))
+				watch.offerLocked(change)
 			}
 			return
 		}
@@ -152,7 +153,7 @@ func (c *Client) notify(notification Notification) {
 
 // readNotification accepts both spellings of a delete, and ignores a notification that it
 // cannot read: every waiter also has a timer. A SET may come without its value, which is to be asked for then.
-func (c *Client) readNotification(notification Notification) (change Change, hasValue, ok bool) {
+func (c *Client) readNotification(notification storeconn.Notification) (change Change, hasValue, ok bool) {
 	var room [4][]byte
 	words, err := resp3.DecodeArray(room[:0], notification.Payload)
 	event := ""
@@ -203,28 +204,10 @@ type registration struct {
 	pauses  *backoff.ExponentialBackOff // after requests in a row that failed; nil: the latest did not
 }
 
-// A client's registrations make a quarter to three quarters of the requests that the broker takes at once, from
-// leastRegistering to mostRegistering. With 256, 10,000 watched keys are registered again 10.5 s after a
-// reconnect if a round trip takes 100 ms. The rest is for the requests of the program, which then do not wait
-// in line; the requests of tenures go first in any case. A registration whose request has no answer delays
-// the others only if as many have none.
-const (
-	leastRegistering = 64
-	// mostRegistering bounds what a client sends at once to a broker that announces no Receive Maximum,
-	// and queues the requests of all clients for one store.
-	mostRegistering = 256
-	// registeringShares is divided among the registrations that make requests.
-	registeringShares = leastRegistering * mostRegistering
-)
-
-// registeringShare returns how much of registeringShares one registration takes while it makes requests.
-func (c *Client) registeringShare() int64 {
-	receiveMaximum := 0 // not known
-	if conn, ok := c.conn.(*mqttConn); ok {
-		receiveMaximum = int(conn.receiveMaximum.Load())
-	}
-	return int64(registeringShares / min(max(leastRegistering, receiveMaximum*3/4), mostRegistering))
-}
+// mostRegistering is how many registrations of a client make requests at once, so that many leave room for
+// the requests of the program. A registration whose request has no answer delays the others only if as many
+// have none.
+const mostRegistering = 64
 
 // wakeLocked has the registration look what there is to do.
 func (r *registration) wakeLocked() {
@@ -241,8 +224,7 @@ func (r *registration) wakeLocked() {
 // run takes one step, and lets the registration wait without a goroutine for the next one.
 func (r *registration) run() {
 	c := r.client
-	share := c.registeringShare()
-	if c.registering.Acquire(c.life, share) != nil {
+	if c.registering.Acquire(c.life, 1) != nil {
 		return // the client has ended
 	}
 	c.mu.Lock()
@@ -252,7 +234,7 @@ func (r *registration) run() {
 	if wait <= 0 {
 		wait = r.untilRefresh()
 	}
-	c.registering.Release(share)
+	c.registering.Release(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r.running = false
@@ -269,19 +251,6 @@ func (r *registration) wake() {
 	r.client.mu.Lock()
 	defer r.client.mu.Unlock()
 	r.wakeLocked()
-}
-
-// seen identifies a state of a key.
-type seen struct {
-	exists  bool
-	version hlc.Timestamp
-	value   uint64 // a hash
-}
-
-var stateSeed = maphash.MakeSeed()
-
-func stateOf(entry Entry) seen {
-	return seen{entry.Exists, entry.Version, maphash.Bytes(stateSeed, entry.Value)}
 }
 
 const (
@@ -390,11 +359,10 @@ func (r *registration) read(ctx context.Context, unnoticed bool) (retry time.Dur
 	if r.heard != heard {
 		return 0
 	}
-	state := stateOf(entry)
 	for _, watch := range r.watches {
-		if watch.fresh || watch.missed || watch.known != state {
+		if watch.fresh || watch.missed || !watch.known.equal(entry) {
 			watch.missed = watch.missed || unnoticed && !watch.fresh
-			watch.offerLocked(Change{Entry: entry}, state)
+			watch.offerLocked(Change{Entry: entry})
 		}
 	}
 	return 0

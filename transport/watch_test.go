@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -73,6 +74,17 @@ func (w *watching) mustSee(watch *transport.Watch, value string, missed bool) {
 	}
 }
 
+// holdNextGet holds the reply to the next GET for a second: what it read is old by then.
+func (w *watching) holdNextGet() {
+	var reads atomic.Int64
+	w.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
+		if strings.Contains(string(request.Payload), "GET") && reads.Add(1) == 1 {
+			return transporttest.Fault{HoldReply: time.Second}
+		}
+		return transporttest.Fault{}
+	})
+}
+
 func TestAWatchBeginsWithThePresentState(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		missing := w.watch()
@@ -100,13 +112,7 @@ func TestASlowReaderStillSeesAGap(t *testing.T) {
 
 func TestANotificationDuringTheReadWins(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
-		var reads atomic.Int64
-		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			if strings.Contains(string(request.Payload), "GET") && reads.Add(1) == 1 {
-				return transporttest.Fault{HoldReply: time.Second} // what it read is old by then
-			}
-			return transporttest.Fault{}
-		})
+		w.holdNextGet()
 		watch := w.watch()
 		w.set("new")
 		w.mustSee(watch, "new", false)
@@ -124,11 +130,11 @@ func TestAValueThatANotificationLeavesOutIsAskedFor(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		watch := w.watch()
 		w.mustSee(watch, "", false)
-		w.conn.SetNotificationFault(func(transport.Notification) transporttest.NotificationFault {
+		w.conn.SetNotificationFault(func(transporttest.Notification) transporttest.NotificationFault {
 			return transporttest.NotificationFault{Lose: true}
 		})
 		changed := func() {
-			w.conn.Forge(transport.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n")})
+			w.conn.Forge(transporttest.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n")})
 			synctest.Wait()
 		}
 		w.set("1")
@@ -136,13 +142,7 @@ func TestAValueThatANotificationLeavesOutIsAskedFor(t *testing.T) {
 		w.mustSee(watch, "1", false)
 
 		// One that comes during the GET is not forgotten.
-		var reads atomic.Int64
-		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			if strings.Contains(string(request.Payload), "GET") && reads.Add(1) == 1 {
-				return transporttest.Fault{HoldReply: time.Second}
-			}
-			return transporttest.Fault{}
-		})
+		w.holdNextGet()
 		w.set("2")
 		changed()
 		w.set("3")
@@ -158,16 +158,16 @@ func TestAWatchSeesAKeyThatChangesFasterThanItCanBeRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		watch := w.watch()
 		w.mustSee(watch, "", false)
-		w.conn.SetNotificationFault(func(transport.Notification) transporttest.NotificationFault {
+		w.conn.SetNotificationFault(func(transporttest.Notification) transporttest.NotificationFault {
 			return transporttest.NotificationFault{Lose: true}
 		})
-		w.conn.SetFault(func(transport.Request) transporttest.Fault {
+		w.conn.SetFault(func(transporttest.Request) transporttest.Fault {
 			return transporttest.Fault{HoldReply: 100 * time.Millisecond}
 		})
 		seen := 0
 		for i := range 100 {
 			w.set(strconv.Itoa(i))
-			w.conn.Forge(transport.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n")})
+			w.conn.Forge(transporttest.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n")})
 			time.Sleep(50 * time.Millisecond)
 			select {
 			case <-watch.Changes():
@@ -183,13 +183,7 @@ func TestAWatchSeesAKeyThatChangesFasterThanItCanBeRead(t *testing.T) {
 
 func TestTheLastWatchToCloseStopsTheNotifications(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
-		var stops atomic.Int64
-		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			if strings.Contains(string(request.Payload), "STOP") {
-				stops.Add(1)
-			}
-			return transporttest.Fault{}
-		})
+		stops := w.counted("STOP", nil)
 		first, second := w.watch(), w.watch()
 		first.Close()
 		first.Close() // again does nothing
@@ -213,7 +207,7 @@ func TestInvariant51AWatchThatBeginsDuringAnUnansweredStopIsRegistered(t *testin
 	inBubble(t, func(t *testing.T, w *watching) {
 		first := w.watch()
 		w.mustSee(first, "", false)
-		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		w.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 			return transporttest.Fault{LoseReply: strings.Contains(string(request.Payload), "STOP")}
 		})
 		first.Close()
@@ -227,40 +221,24 @@ func TestInvariant51AWatchThatBeginsDuringAnUnansweredStopIsRegistered(t *testin
 	})
 }
 
-func TestAWatchThatTheStoreRefusesEndsWithTheReason(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *watching) {
-		watch, err := w.client.Watch("") // no key may be empty
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, open := await.Next(watch.Changes()); open {
-			t.Error("a change arrived")
-		}
-		if err := watch.Err(); !errors.Is(err, transport.ErrKeyLengthZero) {
-			t.Errorf("%v, want ErrKeyLengthZero", err)
-		}
-	})
-}
-
-// The store of another maker may take the request, and can never notify.
-func TestAKeyThatIsTooLongForTheTopicOfItsNotificationsIsNotWatched(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *watching) {
-		var sent atomic.Int64
-		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			if strings.Contains(string(request.Payload), "KEYNOTIFY") {
-				sent.Add(1)
+// The store of another maker may take a key that is too long for the topic of its notifications, and can never notify.
+func TestAWatchThatIsRefusedEndsWithTheReason(t *testing.T) {
+	for key, test := range map[string]struct {
+		want error
+		sent int64
+	}{"": {transport.ErrKeyLengthZero, 2 /* with STOP */}, strings.Repeat("k", 40_000): {transport.ErrKeyTooLong, 0}} {
+		inBubble(t, func(t *testing.T, w *watching) {
+			sent := w.counted("KEYNOTIFY", nil)
+			watch, err := w.client.Watch(key)
+			if err != nil {
+				t.Fatal(err)
 			}
-			return transporttest.Fault{}
+			time.Sleep(time.Minute)
+			if _, open := await.Next(watch.Changes()); open || !errors.Is(watch.Err(), test.want) || sent.Load() != test.sent {
+				t.Errorf("open is %v, after %d requests: %v", open, sent.Load(), watch.Err())
+			}
 		})
-		watch, err := w.client.Watch(strings.Repeat("k", 40_000))
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-		if _, open := await.Next(watch.Changes()); open || !errors.Is(watch.Err(), transport.ErrKeyTooLong) || sent.Load() > 0 {
-			t.Errorf("open is %v, after %d requests: %v", open, sent.Load(), watch.Err())
-		}
-	})
+	}
 }
 
 func TestCloseEndsWatchesAndTasks(t *testing.T) {
@@ -299,7 +277,7 @@ func TestCloseEndsWatchesAndTasks(t *testing.T) {
 // counted counts the requests of the watcher with a verb, from now on.
 func (w *watching) counted(verb string, fate func() transporttest.Fault) *atomic.Int64 {
 	count := new(atomic.Int64)
-	w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+	w.conn.SetFault(func(request transporttest.Request) transporttest.Fault {
 		if bytes.Contains(request.Payload, []byte(verb)) {
 			count.Add(1)
 		}
@@ -501,13 +479,7 @@ func TestInvariant51AWatchRecoversWhenAStoreWithTheSameIdentityForgotIt(t *testi
 
 func TestInvariant51WhatHappensDuringARegistrationIsNotForgotten(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
-		var stops atomic.Int64
-		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			if bytes.Contains(request.Payload, []byte("STOP")) {
-				stops.Add(1)
-			}
-			return transporttest.Fault{HoldReply: 100 * time.Millisecond}
-		})
+		stops := w.counted("STOP", func() transporttest.Fault { return transporttest.Fault{HoldReply: 100 * time.Millisecond} })
 		watch, err := w.client.Watch("k")
 		if err != nil {
 			t.Fatal(err)
@@ -555,7 +527,7 @@ type endingConn struct {
 	ended func(error)
 }
 
-func (c *endingConn) Start(events transport.Events) {
+func (c *endingConn) Start(events storeconn.Events) {
 	c.ended = events.Ended
 	c.Conn.Start(events)
 }

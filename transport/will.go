@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,9 +9,9 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/storeconn"
 )
 
 var (
@@ -82,7 +81,7 @@ func (c *Client) SetWill(ctx context.Context, key string, value []byte) (*Will, 
 		return nil, operror.New(setWill, key, ErrWillInUse)
 	}
 	var err error
-	will.lost, will.silence, err = c.conn.SetWill(ctx, Request{Payload: encode(protocol.VerbVDel, key, value, 0)})
+	will.lost, will.silence, err = c.conn.SetWill(ctx, encode(protocol.VerbVDel, key, value, 0))
 	if err != nil {
 		will.Close()
 		return nil, operror.New(setWill, key, err)
@@ -96,57 +95,47 @@ const setWill = "transport: set Will for"
 // pendingWill is a request that the broker is to make in this client's name. It waits in an
 // mqttConn for the next connection.
 type pendingWill struct {
-	request Request
-	done    chan struct{} // closed when a connection has it, or when it was refused
+	payload   []byte
+	result    chan willResult // gets an item when a connection has it, or when it was refused
+	withdrawn bool            // its caller has left, so no connection may keep it; guarded by mqttConn.mu
+}
 
-	// Set before that; guarded by mqttConn.mu.
-	lost      <-chan struct{}
-	silence   time.Duration
-	err       error
-	withdrawn bool // its caller has left, so no connection may keep it
+type willResult struct {
+	lost    <-chan struct{}
+	silence time.Duration
+	err     error
 }
 
 // SetWill implements Conn.
-func (c *mqttConn) SetWill(ctx context.Context, request Request) (lost <-chan struct{}, silence time.Duration, err error) {
-	if len(request.Payload) > math.MaxUint16 { // paho v0.23.0 would cut it off
-		return nil, 0, fmt.Errorf("%w: with its key and its value it has %d bytes, and MQTT allows %d", ErrNoWill, len(request.Payload), math.MaxUint16)
+func (c *mqttConn) SetWill(ctx context.Context, payload []byte) (lost <-chan struct{}, silence time.Duration, err error) {
+	if len(payload) > math.MaxUint16 { // paho v0.23.0 would cut it off
+		return nil, 0, fmt.Errorf("%w: with its key and its value it has %d bytes, and MQTT allows %d", ErrNoWill, len(payload), math.MaxUint16)
 	}
-	request.Payload = bytes.Clone(request.Payload) // it may be read after ctx has ended
-	will := &pendingWill{request: request, done: make(chan struct{})}
+	will := &pendingWill{payload: payload, result: make(chan willResult, 1)}
 	c.mu.Lock()
 	c.will = will
 	signal(c.replace)
 	c.mu.Unlock()
+	var result willResult
 	select {
-	case <-will.done:
+	case result = <-will.result:
 	case <-c.life.Done():
-		c.withdraw(will, context.Cause(c.life))
+		result = c.withdraw(will, context.Cause(c.life))
 	case <-ctx.Done():
-		c.withdraw(will, context.Cause(ctx))
+		result = c.withdraw(will, context.Cause(ctx))
 	}
-	return will.lost, will.silence, will.err
+	return result.lost, result.silence, result.err
 }
 
-// nextWill returns the Will that waits for a connection, or nil.
-func (c *mqttConn) nextWill() *pendingWill {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.will
-}
-
-// concluded tells the caller of a Will that the connection l has it, or why it was refused. No further connection
+// concluded tells the caller of a Will which connection has it, or why it was refused. No further connection
 // has it.
-func (c *mqttConn) concluded(will *pendingWill, l *link, refused error) {
+func (c *mqttConn) concluded(will *pendingWill, result willResult) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if will == nil || c.will != will {
-		return
+	if will != nil && c.will == will {
+		c.will = nil
+		will.result <- result
 	}
-	c.will = nil
-	if will.err = refused; refused == nil {
-		will.lost, will.silence = l.down, l.client.Silence
-	}
-	close(will.done)
 }
 
 // refusedWith returns the error for a refusal of a connection, which was to have will, or none. It decides
@@ -158,24 +147,24 @@ func (c *mqttConn) refusedWith(will *pendingWill, connack *paho.Connack) error {
 		ServerReference: connack.Properties.ServerReference,
 	}
 	if !errors.Is(refused, ErrServerBusy) && !errors.Is(refused, ErrUseAnotherServer) {
-		c.concluded(will, nil, refused)
+		c.concluded(will, willResult{err: refused})
 	}
 	return refused
 }
 
 // withdraw gives a Will up because of cause, unless its result has come. A connection that has it already is
 // replaced by one without: its loss must not delete a key for a caller that has left.
-func (c *mqttConn) withdraw(will *pendingWill, cause error) {
+func (c *mqttConn) withdraw(will *pendingWill, cause error) willResult {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if closed.Is(will.done) {
-		return
+	select {
+	case result := <-will.result:
+		return result
+	default:
 	}
-	if c.will == will {
-		c.will = nil
-	}
-	will.withdrawn, will.err = true, cause
+	c.will, will.withdrawn = nil, true
 	signal(c.replace)
+	return willResult{err: cause}
 }
 
 // outdated reports whether a connection that has will, or none, is to be replaced.
@@ -192,14 +181,14 @@ func (w *pendingWill) write(connect *paho.Connect) {
 	connect.WillMessage = &paho.WillMessage{
 		QoS:     1,
 		Topic:   protocol.InvokeTopic,
-		Payload: w.request.Payload,
+		Payload: w.payload,
 	}
 	connect.WillProperties = &paho.WillProperties{
 		ContentType:     protocol.ContentType,
 		ResponseTopic:   protocol.ResponseTopic(connect.ClientID),
 		CorrelationData: id[:],
 	}
-	for _, user := range requestProperties(nil, connect.ClientID, w.request) {
+	for _, user := range requestProperties(nil, connect.ClientID, &storeconn.Request{}) {
 		connect.WillProperties.User.Add(user.Name, user.Value)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
+	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/sleep"
 )
 
@@ -36,64 +37,44 @@ func (m *Member) isNew() bool {
 	return len(m.others) > 0 && !wal.Exist(filepath.Join(m.config.Dir, "member", "wal"))
 }
 
-// others returns the URLs of the other members.
-func (o *Options) others() (urls []string) {
-	peers, _ := o.peers() // config has checked them
-	for name, u := range peers {
-		if name != o.Name {
-			urls = append(urls, u.String())
-		}
-	}
-	return urls
-}
-
-// awaitOthers makes a member without data answer others of its kind, and returns a function that waits until
-// another one has answered. etcd counts a member without data like
-// any other. If its disk was lost, it makes a majority with a member that has missed the latest
-// changes, and these are forgotten. So this one first asks another member. One that has data
+// awaitOthers waits, with a member without data that answers others of its kind, until another one has answered.
+// etcd counts a member without data like any other. If its disk was lost, it makes a majority with a member that
+// has missed the latest changes, and these are forgotten. So this one first asks another member. One that has data
 // knows whether this one has run before; and without such a member there is no
 // majority anyway. etcd asks the others too, but goes on if they do not answer.
 //
-// The function returns ErrLostData if a member says that this one has run before, and the cause of its context if
-// that ends.
-func (m *Member) awaitOthers() (begin func(ctx context.Context) error, err error) {
+// It returns ErrLostData if a member says that this one has run before, and the cause of ctx if that ends.
+func (m *Member) awaitOthers(ctx context.Context) error {
 	carrier, err := transport.NewTransport(m.config.PeerTLSInfo, askTimeout)
 	if err != nil {
-		return nil, fmt.Errorf("member: %w", err)
+		return fmt.Errorf("member: %w", err)
 	}
+	defer carrier.CloseIdleConnections()
+	client := &http.Client{Transport: carrier, Timeout: askTimeout}
 	m.peers.answer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(waitingHeader, "1")
 		http.Error(w, "this member waits for another one", http.StatusServiceUnavailable)
 	}))
-	return func(ctx context.Context) error {
-		defer carrier.CloseIdleConnections()
-		return m.askAll(ctx, &http.Client{Transport: carrier, Timeout: askTimeout})
-	}, nil
-}
-
-func (m *Member) askAll(ctx context.Context, client *http.Client) error {
-	patience := time.After(silentAfter)
-	for {
-		answered := 0
+	var reasons loglimit.Limiter
+	for began := time.Now(); ; {
 		var failure error
+		answered := false
 		for _, other := range m.others {
 			known, err := m.ask(ctx, client, other)
 			switch {
 			case known:
 				return ErrLostData
 			case err == nil:
-				answered++
+				answered = true
 			default:
 				failure = err
 			}
 		}
-		if answered > 0 {
+		if answered {
 			return nil
 		}
-		select {
-		case <-patience:
+		if time.Since(began) > silentAfter && reasons.Due("", time.Now()) {
 			m.logger.Warn("this member has no data yet, and begins when another member answers", "error", failure)
-		default:
 		}
 		if !sleep.For(ctx, askPause) {
 			return context.Cause(ctx)

@@ -3,7 +3,6 @@ package member
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/cluster"
@@ -14,13 +13,6 @@ import (
 // a member hands it to another one while its own process cannot serve, as a witness never can.
 
 var _ cluster.Leadership = (*Member)(nil)
-
-// eligibility is whether the process of a member can serve.
-type eligibility struct {
-	mu    sync.Mutex
-	can   bool      // or it has not said yet
-	since time.Time // it cannot; the zero time for a witness
-}
 
 const (
 	// grace is how long a member keeps leadership while its process cannot serve: one that stands by
@@ -36,19 +28,17 @@ const (
 
 // SetEligible implements cluster.Leadership.
 func (m *Member) SetEligible(can bool) {
-	m.eligibility.mu.Lock()
-	defer m.eligibility.mu.Unlock()
-	if m.eligibility.can && !can {
-		m.eligibility.since = time.Now()
+	if now := time.Now(); can {
+		m.unable.Store(nil)
+	} else {
+		m.unable.CompareAndSwap(nil, &now)
 	}
-	m.eligibility.can = can
 }
 
 // yields reports whether this member should hand leadership on.
 func (m *Member) yields() bool {
-	m.eligibility.mu.Lock()
-	defer m.eligibility.mu.Unlock()
-	return !m.eligibility.can && time.Since(m.eligibility.since) >= grace
+	since := m.unable.Load()
+	return since != nil && time.Since(*since) >= grace
 }
 
 // Leads implements cluster.Leadership.

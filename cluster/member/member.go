@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/etcdhttp"
@@ -32,7 +33,7 @@ type Member struct {
 	peers  *peers
 	etcd   *embed.Etcd // nil until it has begun; of the goroutine of run, and of all once ready is closed
 
-	eligibility eligibility
+	unable atomic.Pointer[time.Time] // since when its process cannot serve; nil: it can, or has not said yet
 
 	stop    func()
 	ready   chan struct{}
@@ -52,7 +53,9 @@ type Member struct {
 // If a disk fails while the member runs, etcd logs the reason and ends the process.
 func Start(options Options) (*Member, error) {
 	m := &Member{ready: make(chan struct{}), done: make(chan struct{})}
-	m.eligibility.can = !options.Witness
+	if options.Witness {
+		m.unable.Store(new(time.Time)) // from ever on
+	}
 	options.Logger = cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
 	config, err := options.config(&m.quiet)
 	if err != nil {
@@ -64,25 +67,27 @@ func Start(options Options) (*Member, error) {
 	if err := checkSpace(options.Dir); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
-	m.others, m.limit, m.config, m.logger = options.others(), options.MaxDatabase, config, options.Logger
+	m.limit, m.config, m.logger = options.MaxDatabase, config, options.Logger
+	members, _ := options.peers() // config has checked them
+	delete(members, options.Name)
+	for _, u := range members {
+		m.others = append(m.others, u.String())
+	}
 	m.socket = config.ListenClientUrls[0].String()
 	m.peers, err = listenPeers(listener(config.AdvertisePeerUrls[0]), config.PeerTLSInfo, m.logger)
 	if err != nil {
 		return nil, fmt.Errorf("member: %w", explain(err))
 	}
-	var begin func(context.Context) error
-	if m.isNew() {
-		begin, err = m.awaitOthers()
-	} else {
-		err = m.startEtcd()
-	}
-	if err != nil {
-		m.peers.end()
-		return nil, err
+	isNew := m.isNew()
+	if !isNew {
+		if err := m.startEtcd(); err != nil {
+			m.peers.end()
+			return nil, err
+		}
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
-	m.tasks.Go(func() { m.run(ctx, begin) })
+	m.tasks.Go(func() { m.run(ctx, isNew) })
 	return m, nil
 }
 
@@ -107,11 +112,11 @@ func explain(err error) error {
 	return err
 }
 
-// run notes why the member ended. begin is nil if etcd runs already.
-func (m *Member) run(ctx context.Context, begin func(context.Context) error) {
+// run notes why the member ended. If it is new, etcd does not run yet.
+func (m *Member) run(ctx context.Context, isNew bool) {
 	defer close(m.done)
-	if begin != nil {
-		err := begin(ctx)
+	if isNew {
+		err := m.awaitOthers(ctx)
 		if err == nil {
 			err = m.startEtcd()
 		}
@@ -148,13 +153,11 @@ func (m *Member) run(ctx context.Context, begin func(context.Context) error) {
 }
 
 // Configure returns options with what a store beside this member needs: its socket as the only
-// endpoint, its limits, its leadership, the right to compact, and a Standing that fits its election
+// endpoint, the limit of its database, its leadership, and a Standing that fits its election
 // timeout.
 func (m *Member) Configure(options cluster.Options) cluster.Options {
 	options.Endpoints, options.TLS = []string{m.socket}, nil
-	options.MaxOperations = maxOperations
-	options.MaxTransactionBytes = int(m.config.MaxRequestBytes)
-	options.Compact, options.MaxDatabase = true, m.limit
+	options.MaxDatabase = m.limit
 	options.Member = m
 	if options.Standing == 0 {
 		options.Standing = min(max(m.election()*4/5, cluster.MinStanding), cluster.MaxStanding)

@@ -195,7 +195,7 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 	ours.Issue(t, "elsewhere", net.IPv4(192, 0, 2, 1))
 	files := ours.TLS("a")
 	for says, change := range map[string]func(*member.Options){
-		"are required":               func(o *member.Options) { o.Name = "" },
+		"is required":                func(o *member.Options) { o.Name = "" },
 		"Options.Name \"x\" is none": func(o *member.Options) { o.Name = "x" },
 		"name=https://host:2380":     func(o *member.Options) { o.Cluster = "https://host" },
 		"the form https://host:238":  func(o *member.Options) { o.Cluster = "a=host" },
@@ -214,7 +214,7 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		"Options.ClientURL": func(o *member.Options) { o.ClientURL = "localhost" },
 		"Options.Dir":       func(o *member.Options) { o.Dir = "/tmp/" + strings.Repeat("long", 30) },
 		"Options.Election": func(o *member.Options) {
-			o.Cluster, o.PeerTLS, o.Election = "a=http://127.0.0.1:1", member.TLS{}, 200*time.Millisecond
+			o.Cluster, o.PeerTLS, o.Election = "a=http://127.0.0.1:1", member.TLS{}, 20*time.Millisecond
 		},
 		"is this member running already": func(o *member.Options) {
 			o.Cluster, o.PeerTLS = "a=http://"+taken.Addr().String(), member.TLS{}

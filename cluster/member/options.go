@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 
+	"github.com/tenurelock/tenure/cluster"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/optionerror"
 )
@@ -50,12 +51,11 @@ type Options struct {
 	// all members, and no store can become the active one. So it is at least twice MaxDatabase, which
 	// leaves room for what is free in the file. Default 8 GiB, or twice MaxDatabase if that is more.
 	Quota int64
-	// Heartbeat is how often the leader shows the other members that it is there, and
-	// Election how long they wait for it before they elect another, up to twice as long; whole
-	// milliseconds, at least five times Heartbeat. All members need the same. Election must be a
-	// multiple of what a round trip between the members and a write to their disks take. Defaults
-	// DefaultHeartbeat and DefaultElection, for machines of one site.
-	Heartbeat, Election time.Duration
+	// Election is how long the members wait for the leader before they elect another, up to twice as long;
+	// ten times as often it shows that it is there. All members need the same. It must be a
+	// multiple of what a round trip between the members and a write to their disks take. From 50 ms to 50 s. Default
+	// DefaultElection, for machines of one site.
+	Election time.Duration
 	// Witness says that no store runs beside this member. If it is elected as the leader of the
 	// cluster, it hands that to another member at once.
 	Witness bool
@@ -72,7 +72,6 @@ type TLS struct{ CA, Certificate, Key string }
 
 // Defaults of Options.
 const (
-	DefaultHeartbeat   = 50 * time.Millisecond
 	DefaultElection    = 500 * time.Millisecond
 	DefaultMaxDatabase = 1 << 30 // bytes
 )
@@ -80,9 +79,7 @@ const (
 const (
 	minDatabase     = 64 << 20 // what is being written and not compacted yet may take half of it
 	defaultQuota    = 8 << 30
-	maxOperations   = 4096
-	maxRequestBytes = 3 << 19 // has room for the packets of a server with its default of 1 MiB
-	maxSocketName   = 100     // bytes; the least that systems allow is 104
+	maxSocketName   = 100 // bytes; the least that systems allow is 104
 	clientSocket    = "client.sock"
 	compactionAfter = "5m"
 )
@@ -100,8 +97,13 @@ func refuseFor(field string, cause error) error {
 
 // config returns etcd's configuration. While quiet is set it logs nothing.
 func (o *Options) config(quiet *atomic.Bool) (*embed.Config, error) {
-	if o.Name == "" || o.Cluster == "" || o.Dir == "" {
-		return nil, refuse("Cluster", nil, "and Name and Dir are required")
+	switch {
+	case o.Name == "":
+		return nil, refuse("Name", nil, "is required: the name of this member")
+	case o.Cluster == "":
+		return nil, refuse("Cluster", nil, "is required: the names and URLs of all members, like a=https://a:2380,b=https://b:2380,c=https://c:2380")
+	case o.Dir == "":
+		return nil, refuse("Dir", nil, "is required")
 	}
 	peers, err := o.peers()
 	if err != nil {
@@ -143,11 +145,11 @@ func (o *Options) config(quiet *atomic.Bool) (*embed.Config, error) {
 			}
 		}
 	}
-	heartbeat, election := cmp.Or(o.Heartbeat, DefaultHeartbeat), cmp.Or(o.Election, DefaultElection)
-	if heartbeat < time.Millisecond || election < 5*heartbeat || election > 50*time.Second {
-		return nil, refuse("Election", election, fmt.Sprintf("must be at least five times the heartbeat of %v, and at most 50s", heartbeat))
+	election := cmp.Or(o.Election, DefaultElection)
+	if election < 50*time.Millisecond || election > 50*time.Second {
+		return nil, refuse("Election", election, "must be from 50ms to 50s")
 	}
-	c.TickMs, c.ElectionMs = uint(heartbeat.Milliseconds()), uint(election.Milliseconds())
+	c.TickMs, c.ElectionMs = uint(election.Milliseconds()/10), uint(election.Milliseconds())
 	o.MaxDatabase = cmp.Or(o.MaxDatabase, DefaultMaxDatabase)
 	c.QuotaBackendBytes = cmp.Or(o.Quota, max(defaultQuota, 2*o.MaxDatabase))
 	if o.MaxDatabase < minDatabase || o.MaxDatabase > c.QuotaBackendBytes/2 {
@@ -155,7 +157,7 @@ func (o *Options) config(quiet *atomic.Bool) (*embed.Config, error) {
 			fmt.Sprintf("must be at least %d, and at most half of etcd's own quota of %d", minDatabase, c.QuotaBackendBytes))
 	}
 	c.BootstrapDefragThresholdMegabytes = 256 // free in the file: a member that starts then writes it anew
-	c.MaxTxnOps, c.MaxRequestBytes = maxOperations, maxRequestBytes
+	c.MaxTxnOps = cluster.MemberOperations
 	// etcd keeps that many requests in memory and on disk for members that lag behind. Its own
 	// numbers (10,000 and 5,000) are for small requests; these are batches.
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 500, 500

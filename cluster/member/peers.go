@@ -97,19 +97,13 @@ func (p *peers) end() {
 
 // handshake begins the handshake of a connection that was accepted now, in a goroutine of its own.
 func (p *peers) handshake(socket net.Conn) {
-	pending, oldest, err := p.limit.Add(unauthenticated.SourceOf(socket.RemoteAddr()), func() { _ = socket.Close() })
-	if oldest != nil {
-		oldest.Drop()
-	}
+	pending, err := p.limit.Add(p.life, socket, func() { _ = socket.Close() })
 	if err != nil { // none is protected from being dropped
 		_ = socket.Close()
 		return
 	}
 	p.tasks.Go(func() {
-		ctx, cancel := context.WithCancel(pending.Context())
-		defer cancel()
-		defer context.AfterFunc(p.life, cancel)()
-		conn, err := p.prove(ctx, socket, pending)
+		conn, err := p.prove(socket, pending)
 		if !pending.Done() {
 			err = unauthenticated.ErrTooMany // it was dropped for a newer one
 		}
@@ -126,11 +120,12 @@ func (p *peers) handshake(socket net.Conn) {
 	})
 }
 
-// prove returns a connection whose other end has shown that it is a member. ctx bounds that.
-func (p *peers) prove(ctx context.Context, socket net.Conn, pending *unauthenticated.Connection) (net.Conn, error) {
+// prove returns a connection whose other end has shown that it is a member, in the time of a pending one.
+func (p *peers) prove(socket net.Conn, pending *unauthenticated.Connection) (net.Conn, error) {
 	if p.tls == nil {
 		return socket, nil
 	}
+	ctx := pending.Context()
 	defer context.AfterFunc(ctx, func() { _ = socket.Close() })() // ends the handshake
 	below := &unauthenticated.Socket{Conn: socket}
 	conn := tls.Server(below, p.tls)

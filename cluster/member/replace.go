@@ -52,15 +52,14 @@ func Replace(ctx context.Context, dir, name, peerURL string, evenAlive bool) (cl
 		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
 		cluster, err = replace(attempt, client, name, peerURL, evenAlive)
 		cancel()
-		refused := errors.Is(err, ErrAlive) || errors.Is(err, errItself) || errors.Is(err, errMistaken)
-		if err == nil || refused || !sleep.For(ctx, time.Second) {
+		if err == nil || errors.Is(err, errMistaken) || !sleep.For(ctx, time.Second) {
 			return cluster, err
 		}
 	}
 }
 
 // ErrAlive is the error of Replace for a member that is alive.
-var ErrAlive = errors.New("the member is alive: its address accepts connections; stop it, or replace it all the same (--yes)")
+var ErrAlive = fmt.Errorf("%w: the member is alive: its address accepts connections; stop it, or replace it all the same (--yes)", errMistaken)
 
 // isAlive reports whether a member accepts connections.
 func isAlive(ctx context.Context, m *etcdserverpb.Member) bool {
@@ -76,10 +75,8 @@ func isAlive(ctx context.Context, m *etcdserverpb.Member) bool {
 	return false
 }
 
-var (
-	errItself   = errors.New("this is the member itself; give the directory of another one that runs")
-	errMistaken = errors.New("nothing was changed")
-)
+// errMistaken is in the errors that no repetition changes.
+var errMistaken = errors.New("nothing was changed")
 
 // lost returns the members to take out for a new one: those with its name, and those that were
 // announced and have never started. The error matches errMistaken if the new one cannot replace any.
@@ -114,7 +111,7 @@ func replace(ctx context.Context, client *clientv3.Client, name, peerURL string,
 	}
 	for _, m := range old {
 		if m.ID == listed.Header.MemberId {
-			return "", errItself
+			return "", fmt.Errorf("%w: this is the member itself; give the directory of another one that runs", errMistaken)
 		}
 		if m.Name == name && !evenAlive && isAlive(ctx, m) {
 			return "", ErrAlive

@@ -29,5 +29,5 @@
 //
 // A label "lease" has as many values as the program has leases: Options.LeaseLabel joins them.
 // Keys and holders are no labels. A client calls the hooks in a goroutine of its own, and drops calls while
-// 1,024 wait for a hook that blocks: then counters lack them, and the log of the client says how many.
+// 16,384 wait for a hook that blocks: then counters lack them, and the log of the client says how many.
 package tenureprom

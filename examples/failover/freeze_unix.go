@@ -10,7 +10,7 @@ const canFreeze = true
 var inItsOwnGroup = &syscall.SysProcAttr{Setpgid: true}
 
 // freeze stops the process, which does not notice.
-func (p *process) freeze() error { return p.signal(syscall.SIGSTOP) }
+func (p *process) freeze() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 
 // wake lets a frozen process go on.
-func (p *process) wake() error { return p.signal(syscall.SIGCONT) }
+func (p *process) wake() error { return p.cmd.Process.Signal(syscall.SIGCONT) }

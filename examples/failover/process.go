@@ -6,40 +6,32 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"time"
 
+	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/server"
-	"github.com/tenurelock/tenure/server/journal"
 )
 
 // event is a line that a process writes to its standard output, in JSON: a change of a node's phase, a
-// write with its outcome, or the address of the store. Exited is the last one of each process.
+// write with its outcome. Exited is the last one of each process.
 type event struct {
-	Process string    `json:"-"`
-	Exited  bool      `json:"-"`
-	At      time.Time `json:"at"`
-	Address string    `json:"address,omitempty"`
-
-	Phase string    `json:"phase,omitempty"`
-	Token hlc.Token `json:"token"`
-
-	Outcome string        `json:"outcome,omitempty"`
-	Version hlc.Timestamp `json:"version"`
-	Count   int           `json:"count,omitempty"`
-	Late    bool          `json:"late,omitempty"`    // sent past the guard
-	Control bool          `json:"control,omitempty"` // to the control
+	Process string `json:"-"`
+	Exited  bool   `json:"-"`
+	At      time.Time
+	Phase   election.Phase
+	Token   hlc.Token
+	Version hlc.Timestamp
+	Error   string // of a write
+	Stale   bool   // the store refused its token
+	Late    bool   // sent past the guard
 }
 
-// process is a node or the store. The director alone uses it.
+// process is a node. The director alone uses it.
 type process struct {
-	name   string
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser // it ends when this is closed
 	ending bool           // it is to end
@@ -77,39 +69,7 @@ func start(name string, events chan<- event, arguments ...string) (*process, err
 		_ = cmd.Wait() // a process that failed has written why to standard error
 		events <- event{Process: name, Exited: true}
 	}()
-	return &process{name: name, cmd: cmd, stdin: stdin}, nil
-}
-
-func (p *process) signal(signal os.Signal) error {
-	if err := p.cmd.Process.Signal(signal); err != nil {
-		return fmt.Errorf("%v %s: %w", signal, p.name, err)
-	}
-	return nil
-}
-
-// kill ends the process at once.
-func (p *process) kill() error {
-	p.ending = true
-	return p.signal(os.Kill)
-}
-
-// runStore runs the store until ctx or standard input ends.
-func runStore(ctx context.Context, s settings) (err error) {
-	ctx, stop := untilClosed(ctx, func(string) {})
-	defer stop()
-	data, err := journal.Open(s.dir, journal.Options{})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, data.Close()) }()
-	opened, err := server.New(server.Options{Addr: strings.TrimPrefix(s.broker, "mqtt://"), Journal: data})
-	if err != nil {
-		return err
-	}
-	if err := json.NewEncoder(os.Stdout).Encode(event{Address: "mqtt://" + opened.Addr().String()}); err != nil {
-		return err
-	}
-	return opened.Serve(ctx)
+	return &process{cmd: cmd, stdin: stdin}, nil
 }
 
 // untilClosed returns a context that ends with ctx, with stop, and when standard input ends: then the

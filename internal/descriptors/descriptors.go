@@ -11,11 +11,10 @@ const Hint = "raise the limit of open files: ulimit -n, or LimitNOFILE of system
 
 // MaxSockets returns how many connections this process may have open, with a reserve for
 // other files. 0 means that there is no limit, or that it is unknown.
-func MaxSockets() int { return maxSockets(limit()) }
-
-func maxSockets(limit int) int {
-	if limit == 0 {
+func MaxSockets() int {
+	most := limit()
+	if most == 0 {
 		return 0
 	}
-	return max(limit-reserved, limit/2, 1)
+	return max(most-reserved, most/2, 1)
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -19,7 +20,7 @@ func (e *Engine) Apply(command statestore.Command) (statestore.Reply, error) {
 	select {
 	case reply = <-left:
 		return reply, nil
-	case <-e.ended:
+	case <-e.life.Done():
 	case <-time.After(patience):
 		return reply, errors.New("no reply in time")
 	}
@@ -27,6 +28,6 @@ func (e *Engine) Apply(command statestore.Command) (statestore.Reply, error) {
 	case reply = <-left: // it left before the end
 		return reply, nil
 	default:
-		return statestore.Reply{}, fmt.Errorf("no reply: %w", e.whyEnded())
+		return statestore.Reply{}, fmt.Errorf("no reply: %w", context.Cause(e.life))
 	}
 }

@@ -9,11 +9,11 @@ import (
 // batch is what one commit makes durable, and what leaves after it.
 type batch struct {
 	groups []statestore.Group
-	size   int64               // of the groups, see maxWaiting
-	keys   map[string]struct{} // which the groups change
-	bound  statestore.Bound    // of the versions, after the last group
-	held   []held              // in the order of the store
-	last   uint64              // the order of the last that was held when the commit ended
+	size   int64            // of the groups, see maxWaiting
+	keys   map[string]bool  // which the groups change
+	bound  statestore.Bound // of the versions, after the last group
+	held   []held           // in the order of the store
+	last   uint64           // the order of the last that was held when the commit ended
 	// notified has each client that a held notification is for, with the order of the last that was
 	// held when the client disconnected; 0: it has not.
 	notified map[string]uint64
@@ -58,13 +58,5 @@ func sizeOf(group statestore.Group) int64 {
 }
 
 func newBatch() *batch {
-	return &batch{keys: make(map[string]struct{}), notified: make(map[string]uint64)}
-}
-
-// isEmpty reports whether an open batch has nothing to commit. Then nothing is held either.
-func (b *batch) isEmpty() bool { return len(b.groups) == 0 }
-
-func (b *batch) changes(key string) bool {
-	_, ok := b.keys[key]
-	return ok
+	return &batch{keys: make(map[string]bool), notified: make(map[string]uint64)}
 }

@@ -69,34 +69,6 @@ func TestInvariant59NoClockOfAClientMakesARenewalWriteOrWait(t *testing.T) {
 	}
 }
 
-// A standby that takes long to load, or to begin, does not lengthen the lives of leases: they count from when
-// the process before could have answered last. A journal that says a time to come is not believed.
-func TestInvariant32LifetimesCountFromTheLastAnswerThatTheJournalKnowsOf(t *testing.T) {
-	for _, idle := range []time.Duration{-time.Hour, 0, 3 * time.Second, 10*time.Second - time.Millisecond, time.Hour} {
-		t.Run(idle.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				d := open(t, newDisk(), statestore.Options{})
-				d.apply("c", "SET", "lease", "holder", "NEX", "PX", "10000")
-				if err := d.close(); err != nil {
-					t.Fatal(err)
-				}
-				d.disk.idle, d.disk.latency = idle, 2*time.Millisecond // of the first commit
-				again := open(t, d.disk, statestore.Options{})
-				defer again.close()
-				left := max(min(10*time.Second, 10*time.Second-idle)-again.disk.latency, 0)
-				wait(left - time.Nanosecond)
-				if value := again.apply("c", "GET", "lease").Value; left > 0 && value != "holder" {
-					t.Errorf("%v before its end the lease is %q", time.Nanosecond, value)
-				}
-				wait(min(left, time.Nanosecond))
-				if reply := again.apply("c", "SET", "lease", "other", "NX", "PX", "10000"); reply.Outcome != statestore.OK {
-					t.Errorf("after its lifetime the lease is not free: %v", reply)
-				}
-			})
-		})
-	}
-}
-
 // Requests that come during a commit share the next one.
 func TestCommitsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

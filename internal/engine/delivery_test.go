@@ -5,8 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -43,65 +41,8 @@ func TestInvariant33NotificationsLeaveAfterTheCommit(t *testing.T) {
 		d.want("set a: ok", "w hears a=1")
 		d.release()
 		d.want("set a again: ok", "w hears a=2", "set b: ok", "w hears b=1", "delete a: deleted", "w hears a deleted",
-			"w hears short deleted", "read short: missing")
+			"read short: missing", "w hears short deleted")
 	})
-}
-
-// A watcher sees the changes of a key in the store's order, also when a renewal of the key
-// comes after the commit of a change and before its notification has left.
-func TestARenewalDoesNotOvertakeTheNotificationOfAChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := open(t, newDisk(), statestore.Options{})
-		defer d.close()
-		const others = 3 * leaveBatch
-		for i := range others {
-			d.apply("other", "KEYNOTIFY", strconv.Itoa(i))
-		}
-		d.apply("w", "KEYNOTIFY", "k")
-		d.hold()
-		d.submit("", "SET", "first", "v")
-		for i := range others {
-			d.engine.Submit(parse("c", []string{"SET", strconv.Itoa(i), "v"}), nil)
-		}
-		d.submit("change", "SET", "k", "new", "PX", "1000")
-		d.commit()
-		d.want(": ok")
-		renew := sync.OnceFunc(func() { // the first part of the batch has left, and the last has not
-			d.leave("renews")
-			d.submitNow("renewal", "SET", "k", "new", "PX", "1000")
-		})
-		d.engine.BetweenDeliveries(renew)
-		d.release()
-		d.mu.Lock()
-		d.left = slices.DeleteFunc(d.left, func(text string) bool { return strings.HasPrefix(text, "other ") })
-		d.mu.Unlock()
-		d.want("renews", "change: ok", "w hears k=new", "renewal: ok", "w hears k=new")
-	})
-}
-
-// A notification that waited does not reach a client that has disconnected meanwhile, and
-// watches again after that.
-func TestNoNotificationReachesTheNextConnection(t *testing.T) {
-	for name, disconnect := range map[string]func(*Engine, string){"Disconnect": (*Engine).Disconnect, "EndSession": (*Engine).EndSession} {
-		inBubble(t, name, func(t *testing.T) {
-			d := open(t, newDisk(), statestore.Options{})
-			defer d.close()
-			d.apply("gone", "KEYNOTIFY", "k")
-			d.apply("stays", "KEYNOTIFY", "k")
-			d.hold()
-			d.submit("first", "SET", "k", "1")
-			d.submit("second", "SET", "k", "2")
-			disconnect(d.engine, "gone")
-			if reply, now := d.engine.Submit(parse("gone", []string{"KEYNOTIFY", "k"}), func(statestore.Reply) {}); now {
-				t.Errorf("KEYNOTIFY: %v", reply)
-			}
-			d.submit("third", "SET", "k", "3")
-			d.commit()
-			d.want("first: ok", "stays hears k=1")
-			d.release()
-			d.want("second: ok", "stays hears k=2", "third: ok", "stays hears k=3", "gone hears k=3")
-		})
-	}
 }
 
 // The engine remembers a client that has disconnected only while a notification for it waits. Any

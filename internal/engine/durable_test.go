@@ -94,21 +94,6 @@ func (d *durable) submitNow(label string, words ...string) {
 	d.engine.Submit(parse("c", words), func(reply statestore.Reply) { d.leave(label, ": ", text(reply)) })
 }
 
-// try is submit for a command whose reply may leave at once. It reports false for any other, which
-// changes nothing.
-func (d *durable) try(label string, words ...string) bool {
-	d.t.Helper()
-	waiting := d.engine.Waiting()
-	reply, ok := d.engine.TrySubmit(parse("c", words))
-	if ok {
-		d.leave(label, ": ", text(reply))
-	}
-	if got := d.engine.Waiting(); got != waiting {
-		d.t.Errorf("%s: %d bytes wait for a commit, %d before", label, got, waiting)
-	}
-	return ok
-}
-
 // apply sends a command of a client and waits for the reply.
 func (d *durable) apply(client string, words ...string) statestore.Reply {
 	d.t.Helper()

@@ -22,9 +22,9 @@ import (
 
 const (
 	// expireBatch is how many keys expire while the lock is held: for about a quarter of a millisecond.
-	// With 256, half as many requests came through while 100,000 keys expired, and the last key expired
-	// later: see BenchmarkPause.
 	expireBatch = 64
+	// expireBatches is how many times this between two commits: clients wait for the next one.
+	expireBatches = 16
 	// disconnectBatch is how many watches are removed while the lock is held: for some tens
 	// of microseconds.
 	disconnectBatch = 64
@@ -36,12 +36,13 @@ type Engine struct {
 	pause   func() // may be nil
 	started time.Time
 	wake    chan struct{}
+	life    context.Context         // ends with the reason why nothing leaves any more
+	fail    context.CancelCauseFunc // is called with the lock
 	system  atomic.Pointer[func() time.Time]
 
 	// Of a store with a journal; nil or zero otherwise.
 	journal statestore.Journal
 	commit  chan struct{} // signals that open is not empty
-	ended   chan struct{} // closed with failure
 	waiting atomic.Int64  // how much waits for a commit, see maxWaiting
 
 	mu    sync.Mutex
@@ -57,7 +58,6 @@ type Engine struct {
 	order      uint64        // how much was held so far
 	freed      chan struct{} // closed, and replaced, when waiting falls below maxWaiting
 	sealed     bool          // no more commands are applied
-	failure    error         // why nothing leaves any more
 }
 
 // BetweenDeliveries makes Run call pause, without the lock, between the parts of what leaves after a
@@ -83,23 +83,7 @@ func (e *Engine) SetSystemClock(now func() time.Time) {
 // wakeExpiryLocked wakes runExpiry if a key expires before the time for which it waits.
 func (e *Engine) wakeExpiryLocked() {
 	if next, ok := e.store.NextExpiry(); ok && (!e.armed || next < e.next) {
-		select {
-		case e.wake <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// leaveNowLocked lets the reply to a command and what that caused leave. arrived is Command.Arrived.
-func (e *Engine) leaveNowLocked(
-	reply statestore.Reply, effects *statestore.Effects, arrived time.Duration, done func(statestore.Reply),
-) {
-	e.countLocked(reply, arrived)
-	if done != nil {
-		done(reply)
-	}
-	for _, notification := range effects.Notifications {
-		e.deliver(notification)
+		signal(e.wake)
 	}
 }
 
@@ -107,17 +91,13 @@ func (e *Engine) leaveNowLocked(
 // and then, so that other clients need not wait for long. The client's next connection must
 // not send requests before Disconnect returns.
 func (e *Engine) Disconnect(client string) {
-	for e.disconnectSome(client) {
+	for more := true; more; {
+		e.do(func(now statestore.Instant) {
+			e.forgetHeldLocked(client)
+			more = e.store.Disconnect(now, client, disconnectBatch)
+		})
 		runtime.Gosched() // or the next step would take the lock before those that wait for it
 	}
-}
-
-func (e *Engine) disconnectSome(client string) (more bool) {
-	system := e.systemTime()
-	e.mu.Lock()
-	defer e.unlock()
-	e.forgetHeldLocked(client)
-	return e.store.DisconnectSome(e.nowLocked(system), client, disconnectBatch)
 }
 
 // EndSession drops the watches and the remembered replies of a client after its MQTT session
@@ -125,19 +105,17 @@ func (e *Engine) disconnectSome(client string) (more bool) {
 // a journal, Run removes the records of the replies later, a few with each commit.
 func (e *Engine) EndSession(client string) {
 	e.Disconnect(client)
-	system := e.systemTime()
-	e.mu.Lock()
-	defer e.unlock()
-	e.store.EndSession(e.nowLocked(system), client)
-	e.removeObsoleteLocked()
+	e.do(func(statestore.Instant) {
+		e.store.EndSession(client)
+		signal(e.commit) // nil without a journal
+	})
 }
 
 // RestoredClients returns the clients with remembered replies that Open has loaded, unless their
 // sessions have ended since. Clients that never come back need EndSession.
-func (e *Engine) RestoredClients() []string {
-	e.mu.Lock()
-	defer e.unlock()
-	return e.store.RestoredClients()
+func (e *Engine) RestoredClients() (clients []string) {
+	e.do(func(statestore.Instant) { clients = e.store.RestoredClients() })
+	return clients
 }
 
 // Continues reports whether the store goes on with the data of an earlier one, see statestore.
@@ -147,10 +125,9 @@ func (e *Engine) Continues() bool { return e.store.Continues() } // without the 
 func (e *Engine) RestoredUntil() int64 { return e.store.RestoredUntil() } // without the lock: it never changes
 
 // Usage returns what the store holds now.
-func (e *Engine) Usage() statestore.Usage {
-	e.mu.Lock()
-	defer e.unlock()
-	return e.store.Usage()
+func (e *Engine) Usage() (usage statestore.Usage) {
+	e.do(func(statestore.Instant) { usage = e.store.Usage() })
+	return usage
 }
 
 // InDoubt is the value of a panic that occurred while the store was changed: the change may
@@ -165,7 +142,24 @@ func (d *InDoubt) Error() string {
 	return fmt.Sprintf("the state of the store is in doubt after a panic: %v\n%s", d.Value, d.Stack)
 }
 
-// unlock is deferred in each method that uses the store. It panics again with an InDoubt.
+// do calls f with the lock and the time.
+func (e *Engine) do(f func(now statestore.Instant)) {
+	now := e.lock()
+	defer e.unlock()
+	f(now)
+}
+
+// lock takes the lock, and returns the time on both clocks of the store. Elapsed is monotonic: it does not step with
+// the wall clock. The system's clock is read before the wait for the lock, because it may be a user's function; the
+// slew evens out the difference.
+func (e *Engine) lock() statestore.Instant {
+	system := (*e.system.Load())()
+	e.mu.Lock()
+	elapsed := e.Elapsed()
+	return statestore.Instant{WallMillis: e.wall.at(system, elapsed), Elapsed: elapsed}
+}
+
+// unlock is deferred in each function that uses the store. It panics again with an InDoubt.
 func (e *Engine) unlock() {
 	value := recover()
 	if value == nil {
@@ -174,19 +168,14 @@ func (e *Engine) unlock() {
 	}
 	doubt := &InDoubt{Value: value, Stack: debug.Stack()}
 	if e.journal != nil {
-		e.failLocked(doubt) // what is half done must not be committed
+		e.fail(doubt) // what is half done must not be committed
 	}
 	e.mu.Unlock()
 	panic(doubt)
 }
 
 // Begin starts the hold-off of the store: requests can reach it from now on.
-func (e *Engine) Begin() {
-	system := e.systemTime()
-	e.mu.Lock()
-	defer e.unlock()
-	e.store.Begin(e.nowLocked(system))
-}
+func (e *Engine) Begin() { e.do(e.store.Begin) }
 
 // Identity returns the identity of the store.
 func (e *Engine) Identity() string { return e.store.Identity() } // without the lock: it never changes
@@ -202,71 +191,39 @@ func NewIdentity() string {
 // Elapsed returns the time on the clock of statestore.Request.Expires.
 func (e *Engine) Elapsed() time.Duration { return time.Since(e.started) }
 
-// runExpiry removes keys as they expire, until ctx ends.
-func (e *Engine) runExpiry(ctx context.Context) {
-	timer := time.NewTimer(1)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-e.wake:
-		case <-timer.C:
-		}
-		if wait, ok := e.expire(ctx); ok {
-			timer.Reset(wait)
-		} else {
-			timer.Stop()
-		}
-	}
-}
-
-// expire removes the expired keys and returns the time until the next expiry. Between two
-// batches it releases the lock and checks ctx.
-func (e *Engine) expire(ctx context.Context) (wait time.Duration, ok bool) {
-	for more := true; more && e.Room(ctx) == nil && ctx.Err() == nil; {
-		if more, wait, ok = e.expireSome(); more {
-			// Without it a request that waits for the lock gets it only after a millisecond: until then
-			// the next batch takes the lock first, because this goroutine has a processor already.
-			runtime.Gosched()
-		}
+// expireSome removes expired keys, some at a time: between two batches it releases the lock. It returns the time until
+// it is to be called again, and false if no key expires.
+func (e *Engine) expireSome() (wait time.Duration, ok bool) {
+	more := true
+	for batches := 0; more && batches < expireBatches; batches++ {
+		e.do(func(now statestore.Instant) {
+			more = e.expireLocked(now)
+			wait, ok = max(e.next-now.Elapsed, 1), e.armed
+		})
+		// Without it a request that waits for the lock gets it only after a millisecond: until then
+		// the next batch takes the lock first, because this goroutine has a processor already.
+		runtime.Gosched()
 	}
 	return wait, ok
 }
 
-func (e *Engine) expireSome() (more bool, wait time.Duration, ok bool) {
-	system := e.systemTime()
-	e.mu.Lock()
-	defer e.unlock()
-	now := e.nowLocked(system)
-	if e.failure != nil || e.sealed {
-		return false, 0, false
+func (e *Engine) expireLocked(now statestore.Instant) (more bool) {
+	if e.endsLocked() {
+		e.armed = false
+		return false
 	}
 	effects, more := e.store.Expire(now, expireBatch)
-	switch {
-	case e.journal == nil:
-		for _, notification := range effects.Notifications {
-			e.deliver(notification)
-		}
-	case len(effects.Groups) > 0:
+	if len(effects.Groups) > 0 {
 		e.addLocked(effects.Groups, effects.Keys)
-		// A part of them leaves at a time, though many clients may watch many keys that expire.
-		for some := range slices.Chunk(effects.Notifications, leaveBatch) {
-			e.holdLocked(e.open, held{notifications: some, expired: true})
+	}
+	// A part of them leaves at a time, though many clients may watch many keys that expire.
+	for some := range slices.Chunk(effects.Notifications, leaveBatch) {
+		if h := (held{notifications: some, expired: true}); e.journal == nil {
+			e.leaveLocked(nil, &h)
+		} else {
+			e.holdLocked(e.open, h)
 		}
 	}
 	e.next, e.armed = e.store.NextExpiry()
-	return more, max(e.next-now.Elapsed, 0), e.armed
-}
-
-// systemTime reads the system's clock for nowLocked. It is called without the lock, because
-// the clock may be a user's function.
-func (e *Engine) systemTime() time.Time { return (*e.system.Load())() }
-
-// nowLocked returns the time on both clocks of the store. Elapsed is monotonic: it does not
-// step with the wall clock. system was read earlier, before the wait for the lock; the slew
-// evens out the difference.
-func (e *Engine) nowLocked(system time.Time) statestore.Instant {
-	elapsed := e.Elapsed()
-	return statestore.Instant{WallMillis: e.wall.at(system, elapsed), Elapsed: elapsed}
+	return more
 }

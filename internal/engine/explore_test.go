@@ -325,7 +325,7 @@ func (p *process) work() {
 	}
 	p.resume, p.kill = nil, nil
 	if p.last {
-		p.engine.end(ErrStopped)
+		p.engine.fail(ErrStopped)
 		p.end(false)
 	} else {
 		p.checkAtRest()
@@ -337,7 +337,7 @@ func (p *process) checkAtRest() {
 	if p.broken != nil || p.sealed || p.ousted {
 		return
 	}
-	if !p.engine.open.isEmpty() {
+	if len(p.engine.open.groups) > 0 {
 		if len(p.engine.commit) == 0 {
 			p.breaks("nothing commits the open batch")
 		}

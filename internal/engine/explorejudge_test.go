@@ -55,7 +55,7 @@ func (p *process) submit(i int) {
 	var reply statestore.Reply
 	now := false
 	if w.try {
-		if reply, now = e.TrySubmit(command); !now && e.failure == nil && (p.total() != before || e.order != held) {
+		if reply, now = e.TrySubmit(command); !now && e.life.Err() == nil && (p.total() != before || e.order != held) {
 			p.breaks("TrySubmit refused a request and changed something")
 		}
 		if now && p.total() > before && !p.onlyBound(before) {
@@ -71,7 +71,7 @@ func (p *process) submit(i int) {
 		})
 		submitted = true
 	}
-	if e.sealed || e.failure != nil {
+	if e.sealed || e.life.Err() != nil {
 		if now {
 			p.breaks("34: a store that has stopped answers")
 		}

@@ -24,8 +24,8 @@ type digest struct {
 // derived from other fields, in an order that the seed decides; options, which are the same in all states of
 // a scope; the history of leases, which is only shown.
 var leftOut = map[string]bool{
-	"maphash.Seed": true, "statestore.positions": true, "statestore.Options": true,
-	"statestore.leases": true, "statestore.HolderChange": true, "statestore.waits": true,
+	"maphash.Seed": true, "statestore.link": true, "statestore.Options": true,
+	"statestore.leases": true, "statestore.HolderChange": true,
 }
 
 func (d *digest) number(n uint64) { d.key = binary.AppendUvarint(d.key, n) }
@@ -42,6 +42,9 @@ func (d *digest) add(values ...any) {
 }
 
 func (d *digest) value(v reflect.Value) {
+	if v.IsValid() && leftOut[v.Type().String()] {
+		return
+	}
 	switch v.Kind() {
 	case reflect.Invalid, reflect.Func, reflect.Chan:
 	case reflect.Bool:
@@ -62,9 +65,6 @@ func (d *digest) value(v reflect.Value) {
 	case reflect.Pointer:
 		d.pointer(v)
 	case reflect.Struct:
-		if leftOut[v.Type().String()] {
-			return
-		}
 		if v.Type().String() == "statestore.lease" { // its holder decides what renews it
 			v = v.FieldByName("holder").Elem().FieldByName("sourceID")
 		}
@@ -162,7 +162,7 @@ func (p *process) digest(to []byte) []byte {
 		return d.key
 	}
 	e := p.engine
-	d.add(e.store, e.next, e.armed, e.sealed, len(e.wake), len(e.commit), e.wall.time.UnixMilli(), p.at, p.durable-p.settled, p.sealed, p.ousted, e.failure != nil, p.last, ahead(p.need[0]), ahead(p.need[1]))
+	d.add(e.store, e.next, e.armed, e.sealed, len(e.wake), len(e.commit), e.wall.time.UnixMilli(), p.at, p.durable-p.settled, p.sealed, p.ousted, e.life.Err() != nil, p.last, ahead(p.need[0]), ahead(p.need[1]))
 	wait := func(x *waiting) {
 		if x != nil {
 			d.add(x.request, x.connection == p.connections[p.scope.menu[p.requests[x.request].wish].client], ahead(x.need), x.proven)

@@ -50,8 +50,9 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 		return nil, err
 	}
 	e := &Engine{deliver: deliver, started: time.Now(), wake: make(chan struct{}, 1), store: store}
+	e.life, e.fail = context.WithCancelCause(context.WithoutCancel(ctx))
 	e.SetSystemClock(now)
-	e.wall.at(e.systemTime(), 0)
+	e.do(func(statestore.Instant) {}) // the time of day begins
 	if journal == nil {
 		return e, nil
 	}
@@ -62,7 +63,8 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 	if err != nil {
 		return nil, fmt.Errorf("load the journal: %w", err)
 	}
-	first, err := store.Restored(e.nowLocked(e.systemTime()), former)
+	var first statestore.Group
+	e.do(func(now statestore.Instant) { first, err = store.Restored(now, former) })
 	if err != nil {
 		return nil, fmt.Errorf("load the journal: %w", err)
 	}
@@ -74,10 +76,9 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 	store.Committed(store.Bound())
 	e.journal = journal
 	e.commit = make(chan struct{}, 1)
-	e.ended = make(chan struct{})
 	e.freed = make(chan struct{})
 	e.open = newBatch()
-	e.removeObsoleteLocked()
+	signal(e.commit) // to remove obsolete records, if there are any
 	return e, nil
 }
 
@@ -93,31 +94,23 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 // A caller that submits commands without waiting for their replies must call [Engine.Room] before, or
 // bound by [Engine.Waiting] what it submits.
 func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
-	system := e.systemTime()
-	e.mu.Lock()
+	at := e.lock()
 	defer e.unlock()
-	reply, now = e.applyLocked(e.nowLocked(system), &command, done)
-	e.wakeExpiryLocked()
-	return reply, now
+	return e.applyLocked(at, &command, done)
 }
 
 // TrySubmit applies a command, like Submit, if its reply may leave at once and leaves nothing to commit:
 // the command writes no record, and no change of its key waits for a commit. So it needs no room.
 // Otherwise TrySubmit changes nothing and reports false. Without a journal it applies every command.
 func (e *Engine) TrySubmit(command statestore.Command) (reply statestore.Reply, ok bool) {
-	system := e.systemTime()
-	e.mu.Lock()
+	now := e.lock()
 	defer e.unlock()
-	now := e.nowLocked(system)
 	if e.journal != nil {
-		ended := e.failure != nil || e.sealed
-		if ended || e.restsLocked(&command, reply) != nil || e.store.MayWrite(now, &command) {
+		if e.endsLocked() || e.restsLocked(&command, reply) != nil || e.store.MayWrite(now, &command) {
 			return reply, false
 		}
 	}
-	reply, ok = e.applyLocked(now, &command, nil)
-	e.wakeExpiryLocked()
-	return reply, ok
+	return e.applyLocked(now, &command, nil)
 }
 
 // HasRoom reports whether Room returns at once, because not too much waits for a commit.
@@ -138,8 +131,8 @@ func (e *Engine) Room(ctx context.Context) error {
 		case <-freed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-e.ended:
-			return fmt.Errorf("engine: no room: %w", e.whyEnded())
+		case <-e.life.Done():
+			return fmt.Errorf("engine: no room: %w", context.Cause(e.life))
 		}
 	}
 	return nil
@@ -153,17 +146,20 @@ func (e *Engine) Waiting() int64 { return e.waiting.Load() }
 func (e *Engine) applyLocked(
 	now statestore.Instant, command *statestore.Command, done func(statestore.Reply),
 ) (statestore.Reply, bool) {
-	if e.journal == nil {
-		reply, effects := e.store.Apply(now, *command)
-		e.leaveNowLocked(reply, &effects, command.Arrived, done)
-		return reply, true
-	}
-	if e.failure != nil || e.sealed {
+	if e.endsLocked() {
 		return statestore.Reply{}, false
 	}
-	e.store.SetFull(statestore.IsFull(e.journal))
+	if e.journal != nil {
+		e.store.SetFull(statestore.IsFull(e.journal))
+	}
 	reply, effects := e.store.Apply(now, *command)
 	failpoint.Hit(failpoint.AfterApply)
+	e.wakeExpiryLocked()
+	h := held{reply: reply, arrived: command.Arrived, notifications: effects.Notifications, done: done}
+	if e.journal == nil {
+		e.leaveLocked(nil, &h)
+		return reply, true
+	}
 	rests := e.restsLocked(command, reply)
 	if len(effects.Groups) > 0 {
 		e.addLocked(effects.Groups, effects.Keys)
@@ -174,7 +170,7 @@ func (e *Engine) applyLocked(
 		e.addGroupLocked(e.store.Reserve(now))
 	}
 	if rests != nil {
-		e.holdLocked(rests, held{reply: reply, arrived: command.Arrived, notifications: effects.Notifications, done: done})
+		e.holdLocked(rests, h)
 		return reply, false
 	}
 	// After the command was applied: if this process still has its standing now, no other one
@@ -182,7 +178,7 @@ func (e *Engine) applyLocked(
 	if !e.standsLocked() {
 		return statestore.Reply{}, false
 	}
-	e.leaveNowLocked(reply, &effects, command.Arrived, done)
+	e.leaveLocked(nil, &h)
 	return reply, true
 }
 
@@ -193,9 +189,9 @@ func (e *Engine) restsLocked(command *statestore.Command, reply statestore.Reply
 	all := command.Verb != statestore.VerbKeyNotify && errors.Is(reply.Err, protocol.QuotaExceeded)
 	switch {
 	case reply.Outcome == statestore.Expired: // shows nothing of the store
-	case e.open.changes(command.Key) || all && !e.open.isEmpty():
+	case e.open.keys[command.Key] || all && len(e.open.groups) > 0:
 		return e.open
-	case e.committing != nil && (e.committing.changes(command.Key) || all):
+	case e.committing != nil && (e.committing.keys[command.Key] || all):
 		return e.committing
 	}
 	return nil
@@ -205,7 +201,7 @@ func (e *Engine) restsLocked(command *statestore.Command, reply statestore.Reply
 // engine answers nothing any more: another process may.
 func (e *Engine) standsLocked() bool {
 	if err := e.journal.Standing(); err != nil {
-		e.failLocked(fmt.Errorf("this process may no longer answer: %w", err))
+		e.fail(fmt.Errorf("this process may no longer answer: %w", err))
 		return false
 	}
 	return true
@@ -214,7 +210,7 @@ func (e *Engine) standsLocked() bool {
 // addLocked adds groups that change keys to the open batch.
 func (e *Engine) addLocked(groups []statestore.Group, keys []string) {
 	for _, key := range keys {
-		e.open.keys[key] = struct{}{}
+		e.open.keys[key] = true
 	}
 	for _, group := range groups {
 		e.addGroupLocked(group)
@@ -230,21 +226,14 @@ func (e *Engine) addGroupLocked(group statestore.Group) {
 	size := sizeOf(group)
 	e.open.size += size
 	e.waiting.Add(size)
-	e.signalCommit()
+	signal(e.commit)
 }
 
-// signalCommit makes Run commit soon.
-func (e *Engine) signalCommit() {
+// signal makes Run see to what a channel is for.
+func signal(to chan struct{}) {
 	select {
-	case e.commit <- struct{}{}:
+	case to <- struct{}{}:
 	default:
-	}
-}
-
-// removeObsoleteLocked makes Run remove the records of sessions that have ended, if there are any.
-func (e *Engine) removeObsoleteLocked() {
-	if e.journal != nil && e.store.Usage().ObsoleteRecords > 0 {
-		e.signalCommit()
 	}
 }
 
@@ -274,19 +263,8 @@ func (e *Engine) forgetHeldLocked(client string) {
 	}
 }
 
-// failLocked makes the engine answer nothing from now on, and Run return err.
-func (e *Engine) failLocked(err error) {
-	if e.failure == nil {
-		e.failure = err
-		close(e.ended)
-	}
-}
-
-func (e *Engine) whyEnded() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.failure
-}
+// endsLocked reports whether the engine takes no more commands.
+func (e *Engine) endsLocked() bool { return e.sealed || e.life.Err() != nil }
 
 // Run removes keys as they expire, and commits what changed, until ctx ends. Without a journal
 // it returns nil then. Without Run expired keys do not exist for requests either, but their
@@ -297,46 +275,48 @@ func (e *Engine) whyEnded() error {
 // fails, or the journal has lost its standing, it returns an error with the reason: nothing of
 // that batch or later was answered or notified, and nothing will be.
 func (e *Engine) Run(ctx context.Context) error {
-	if e.journal == nil {
-		e.runExpiry(ctx)
-		return nil
-	}
-	expiring, stop := context.WithCancel(ctx)
-	var tasks sync.WaitGroup
-	tasks.Go(func() { e.runExpiry(expiring) })
-	err := e.runCommits(ctx)
-	stop()
-	tasks.Wait()
-	if err != nil {
-		return fmt.Errorf("the journal failed, so the store has stopped; all that clients were told is kept: mend the cause and start again: %w", err)
-	}
-	return nil
-}
-
-func (e *Engine) runCommits(ctx context.Context) error {
 	commits, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	finished := make(chan struct{})
 	var tasks sync.WaitGroup
 	tasks.Go(func() { e.sealAndCancel(ctx, cancel, finished) })
 	defer tasks.Wait()
 	defer close(finished)
-	for stopping := false; ; {
+	if err := e.run(ctx, commits); err != nil {
+		return fmt.Errorf("the journal failed, so the store has stopped; all that clients were told is kept: mend the cause and start again: %w", err)
+	}
+	return nil
+}
+
+func (e *Engine) run(ctx, commits context.Context) error {
+	timer := time.NewTimer(1)
+	defer timer.Stop()
+	for stopping := false; !stopping; {
 		select {
+		case <-e.wake:
+		case <-timer.C:
 		case <-e.commit:
 		case <-ctx.Done():
-			stopping = true
+			if stopping = true; e.journal == nil {
+				return nil
+			}
 			e.seal()
-		case <-e.ended:
-			return e.whyEnded()
+		case <-e.life.Done():
+			return context.Cause(e.life)
+		}
+		if wait, ok := e.expireSome(); ok {
+			timer.Reset(wait)
+		} else {
+			timer.Stop()
+		}
+		if e.journal == nil {
+			continue
 		}
 		if err := e.commitOpen(commits); err != nil {
 			return err
 		}
-		if stopping {
-			e.end(ErrStopped)
-			return nil
-		}
 	}
+	e.do(func(statestore.Instant) { e.fail(ErrStopped) })
+	return nil
 }
 
 // sealAndCancel seals the store when ctx ends, also during a commit, and cancels the commits
@@ -349,11 +329,9 @@ func (e *Engine) sealAndCancel(ctx context.Context, cancel context.CancelCauseFu
 	case <-ctx.Done():
 	}
 	e.seal()
-	timer := time.NewTimer(stopTimeout)
-	defer timer.Stop()
 	select {
 	case <-finished:
-	case <-timer.C:
+	case <-time.After(stopTimeout):
 		cancel(fmt.Errorf("the last commit took longer than %v", stopTimeout))
 	}
 }
@@ -361,31 +339,24 @@ func (e *Engine) sealAndCancel(ctx context.Context, cancel context.CancelCauseFu
 // seal makes the exact clock the bound of the versions, and refuses commands from now on:
 // their versions would be above it.
 func (e *Engine) seal() {
-	e.mu.Lock()
-	defer e.unlock()
-	if e.failure == nil && !e.sealed {
-		e.addGroupLocked(e.store.Seal())
-		e.sealed = true
-	}
-}
-
-// end makes the engine answer nothing from now on, and frees the callers of Room.
-func (e *Engine) end(why error) {
-	e.mu.Lock()
-	defer e.unlock()
-	e.failLocked(why)
+	e.do(func(statestore.Instant) {
+		if e.journal != nil && !e.endsLocked() {
+			e.addGroupLocked(e.store.Seal())
+			e.sealed = true
+		}
+	})
 }
 
 // commitOpen commits the open batch, if there is anything in it, and lets leave what rests on it.
 func (e *Engine) commitOpen(ctx context.Context) error {
 	b := e.takeOpen()
 	if b == nil {
-		return e.whyEnded()
+		return context.Cause(e.life)
 	}
 	failpoint.Hit(failpoint.BeforeCommit)
 	if err := e.journal.Commit(ctx, b.groups); err != nil {
-		e.end(fmt.Errorf("commit: %w", err))
-		return e.whyEnded()
+		e.do(func(statestore.Instant) { e.fail(fmt.Errorf("commit: %w", err)) })
+		return context.Cause(e.life)
 	}
 	failpoint.Hit(failpoint.AfterCommit)
 	e.committed(b)
@@ -408,7 +379,7 @@ func (e *Engine) commitOpen(ctx context.Context) error {
 func (e *Engine) takeOpen() *batch {
 	e.mu.Lock()
 	defer e.unlock()
-	if e.failure != nil {
+	if e.life.Err() != nil {
 		return nil
 	}
 	if !e.sealed { // the next store removes what is left
@@ -416,8 +387,8 @@ func (e *Engine) takeOpen() *batch {
 			e.addGroupLocked(group) // and so Run looks for more after this commit
 		}
 	}
-	if e.open.isEmpty() {
-		return nil
+	if len(e.open.groups) == 0 {
+		return nil // and nothing is held
 	}
 	e.committing, e.open = e.open, newBatch()
 	e.committing.bound = e.store.Bound()
@@ -444,8 +415,8 @@ func (e *Engine) committed(b *batch) {
 func (e *Engine) leaveSome(b *batch) (burst, more bool, err error) {
 	e.mu.Lock()
 	defer e.unlock()
-	if e.failure != nil {
-		return false, false, e.failure
+	if e.life.Err() != nil {
+		return false, false, context.Cause(e.life)
 	}
 	if len(b.held) == 0 {
 		e.committing = nil
@@ -458,7 +429,7 @@ func (e *Engine) leaveSome(b *batch) (burst, more bool, err error) {
 	if b.held[count-1].late && !e.standsLocked() {
 		count = slices.IndexFunc(b.held, func(h held) bool { return h.late }) // what the commit proved still leaves
 		if count == 0 {
-			return false, false, e.failure
+			return false, false, context.Cause(e.life)
 		}
 	}
 	leaving := b.held[:count:count]
@@ -474,6 +445,7 @@ func (e *Engine) leaveSome(b *batch) (burst, more bool, err error) {
 	return burst, true, nil
 }
 
+// leaveLocked lets what was held by a batch leave, or, without one, what was not held.
 func (e *Engine) leaveLocked(b *batch, h *held) {
 	if !h.expired {
 		e.countLocked(h.reply, h.arrived)
@@ -483,7 +455,7 @@ func (e *Engine) leaveLocked(b *batch, h *held) {
 		h.done(h.reply)
 	}
 	for _, notification := range h.notifications {
-		if h.order > b.notified[notification.Client] {
+		if b == nil || h.order > b.notified[notification.Client] {
 			failpoint.Hit(failpoint.BeforeNotification)
 			e.deliver(notification)
 		}

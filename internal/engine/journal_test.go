@@ -80,29 +80,6 @@ func TestInvariant35NothingLeavesWithoutStanding(t *testing.T) {
 			d.want()
 		})
 	}
-	without("what a commit proved", func(d *durable, depose func()) {
-		d.hold()
-		d.submit("begin", "SET", "b", "1") // the next batch waits for this commit
-		d.submit("set", "SET", "a", "1")
-		d.submit("read", "GET", "a")
-		d.commit()
-		depose()
-		d.commit()
-		d.want("begin: ok", "set: ok", "read: 1")
-		if d.disk.asked != 0 {
-			t.Errorf("Standing was asked %d times", d.disk.asked)
-		}
-		d.submit("read later", "GET", "a")
-	})
-	// A journal on a network can have the batch long before Commit returns.
-	without("what was read during a commit", func(d *durable, depose func()) {
-		d.hold()
-		d.submit("set", "SET", "a", "1")
-		d.submit("read", "GET", "a")
-		depose()
-		d.commit()
-		d.want("set: ok")
-	})
 	without("what has not left when the standing is lost", func(d *durable, depose func()) {
 		d.hold()
 		d.submit("first", "SET", "first", "v")
@@ -121,16 +98,6 @@ func TestInvariant35NothingLeavesWithoutStanding(t *testing.T) {
 			t.Errorf("%d replies left; want %d", got, leaveBatch)
 		}
 		d.left = nil
-	})
-	without("what came after the commit", func(d *durable, depose func()) {
-		d.hold()
-		d.submit("set", "SET", "a", "1")
-		d.engine.BetweenDeliveries(func() {
-			depose()
-			d.submitNow("read", "GET", "a")
-		})
-		d.commit()
-		d.want("set: ok")
 	})
 }
 

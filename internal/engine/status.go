@@ -60,47 +60,32 @@ func (e *Engine) countLocked(reply statestore.Reply, arrived time.Duration) {
 
 // Lost says that the connection of a client of a user has ended.
 func (e *Engine) Lost(client, user string) {
-	system := e.systemTime()
-	e.mu.Lock()
-	defer e.unlock()
-	e.store.Lost(e.nowLocked(system), client, user)
+	e.do(func(now statestore.Instant) { e.store.Lost(now, client, user) })
 }
 
 // News returns the changes of holders since the call before, see statestore.
-func (e *Engine) News() []statestore.News {
-	e.mu.Lock()
-	defer e.unlock()
-	return e.store.News()
+func (e *Engine) News() (news []statestore.News) {
+	e.do(func(statestore.Instant) { news = e.store.News() })
+	return news
 }
 
 // Status returns what the store shows, with up to limit leases, each as it is at some time during the
 // call. Now and then it releases the lock. It may show a change a moment before its commit.
-func (e *Engine) Status(limit int) Status {
-	status, names := e.beginStatus(limit)
+func (e *Engine) Status(limit int) (status Status) {
+	var names []string
+	e.do(func(now statestore.Instant) {
+		status.Answers = e.left
+		status.Status, names = e.store.Status(now, limit)
+	})
 	for some := range slices.Chunk(names, statusBatch) {
 		runtime.Gosched() // or the next step would take the lock before those that wait for it
-		e.showSome(&status, some)
+		e.do(func(now statestore.Instant) {
+			for _, name := range some {
+				if lease, ok := e.store.Lease(now, name); ok {
+					status.Leases = append(status.Leases, lease)
+				}
+			}
+		})
 	}
 	return status
-}
-
-func (e *Engine) beginStatus(limit int) (status Status, names []string) {
-	system := e.systemTime()
-	e.mu.Lock()
-	defer e.unlock()
-	status.Answers = e.left
-	status.Status, names = e.store.Status(e.nowLocked(system), limit)
-	return status, names
-}
-
-func (e *Engine) showSome(status *Status, some []string) {
-	system := e.systemTime()
-	e.mu.Lock()
-	defer e.unlock()
-	now := e.nowLocked(system)
-	for _, name := range some {
-		if lease, ok := e.store.Lease(now, name); ok {
-			status.Leases = append(status.Leases, lease)
-		}
-	}
 }

@@ -9,6 +9,7 @@
 package explore
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // Model is what a walk goes through. S is a state. Its functions are called by several goroutines at
@@ -83,14 +85,8 @@ func (s *Story) String() string {
 	for i, step := range s.Steps {
 		fmt.Fprintf(&text, "%3d. %s\n", i+1, step)
 	}
-	fmt.Fprintf(&text, "     %v\n     as a row: []explore.Move{", s.Err)
-	for i, m := range s.Moves {
-		if i > 0 {
-			text.WriteString(", ")
-		}
-		fmt.Fprintf(&text, "{%d, %d, %d, %d}", m.Kind, m.A, m.B, m.C)
-	}
-	text.WriteString("}\n")
+	row := strings.ReplaceAll(strings.Trim(fmt.Sprint(s.Moves), "[]"), " ", ", ")
+	fmt.Fprintf(&text, "     %v\n     as a row: []explore.Move{%s}\n", s.Err, row)
 	return text.String()
 }
 
@@ -100,106 +96,93 @@ var errStuck = errors.New("nothing can happen any more")
 // sum identifies a key.
 type sum [16]byte
 
+func sumOf(key []byte) sum {
+	full := sha256.Sum256(key)
+	return sum(full[:16])
+}
+
 // node is a state that was visited: how the walk came to it.
 type node struct {
 	parent int32 // its index; -1 of the first
 	move   Move
 }
 
-// live is a state whose moves were not carried out yet.
-type live[S any] struct {
-	index int32
-	state S
-}
-
 // found is a state that a worker came to first.
 type found[S any] struct {
-	node  node
+	node
 	state S
 	err   error
 }
 
-// seen is the set of sums, in parts so that workers seldom wait for each other.
-type seen [256]struct {
+// seen is the set of sums.
+type seen struct {
 	mu   sync.Mutex
 	sums map[sum]struct{}
 }
 
 // add reports whether a key is new.
 func (s *seen) add(key []byte) bool {
-	full := sha256.Sum256(key)
-	part := &s[full[31]]
-	part.mu.Lock()
-	defer part.mu.Unlock()
-	before := len(part.sums)
-	if part.sums == nil {
-		part.sums = make(map[sum]struct{})
-	}
-	part.sums[sum(full[:16])] = struct{}{}
-	return len(part.sums) > before
+	sum := sumOf(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := len(s.sums)
+	s.sums[sum] = struct{}{}
+	return len(s.sums) > before
 }
 
 // Walk visits the states of a model until it has visited all, or reaches a limit, or a property is broken. The error
 // is the end of ctx.
 func (m Model[S]) Walk(ctx context.Context, limits Limits) (Result, error) {
-	if most := 3000; UnderRace && (limits.States == 0 || limits.States > most) {
+	if most := 500; UnderRace && (limits.States == 0 || limits.States > most) {
 		limits.States = most
 	}
 	var result Result
-	visited := new(seen)
+	visited := &seen{sums: make(map[sum]struct{})}
 	first := m.Start()
 	visited.add(m.Key(first, nil))
 	nodes := []node{{parent: -1}}
-	level := []live[S]{{state: first}}
+	level := []found[S]{{state: first}}
 	for len(level) > 0 && result.Violation == nil {
 		if limits.Depth > 0 && result.Depth == limits.Depth || limits.States > 0 && len(nodes) >= limits.States {
 			break
 		}
-		next, moves, err := m.step(ctx, visited, level)
-		if err != nil {
-			return result, err
+		next, moves := m.step(ctx, visited, level, len(nodes)-len(level))
+		if ctx.Err() != nil {
+			return result, context.Cause(ctx)
 		}
 		result.Moves += moves
-		level = level[:0]
 		for _, f := range next {
-			nodes = append(nodes, f.node)
-			if f.err != nil {
+			if nodes = append(nodes, f.node); f.err != nil && result.Violation == nil {
 				result.Violation = m.story(nodes, f.err)
-				break
 			}
-			level = append(level, live[S]{int32(len(nodes) - 1), f.state})
 		}
-		if len(level) > 0 {
+		if level = next; len(level) > 0 {
 			result.Depth++
 		}
 	}
-	result.States, result.Fixpoint = len(nodes), len(level) == 0 && result.Violation == nil
+	result.States, result.Fixpoint = len(nodes), len(level) == 0
 	return result, nil
 }
 
-// step carries out all moves of the states of a level. It returns the states that are new, or broke a
-// property; those that broke one come first.
-func (m Model[S]) step(ctx context.Context, visited *seen, level []live[S]) (next []found[S], moves int, err error) {
+// step carries out all moves of the states of a level, the first of which has an index. It returns the states that are
+// new, or broke a property, in an order that does not depend on the workers.
+func (m Model[S]) step(ctx context.Context, visited *seen, level []found[S], index int) (next []found[S], moves int) {
 	const portion = 64
+	var taken atomic.Int64
 	var mu sync.Mutex
 	var workers sync.WaitGroup
-	taken := 0
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
 			var own []found[S]
 			made := 0
-			for {
-				mu.Lock()
-				from := taken
-				taken = min(from+portion, len(level))
-				to := taken
-				mu.Unlock()
-				if from == to || ctx.Err() != nil {
+			for ctx.Err() == nil {
+				end := int(taken.Add(portion))
+				if end-portion >= len(level) {
 					break
 				}
-				for i := from; i < to; i++ {
+				for i := end - portion; i < min(end, len(level)); i++ {
 					var n int
-					own, n = m.expand(visited, level[i], own)
+					own, n = m.expand(visited, level[i].state, int32(index+i), own)
 					made += n
 					level[i].state = *new(S) // it is garbage now
 				}
@@ -211,31 +194,23 @@ func (m Model[S]) step(ctx context.Context, visited *seen, level []live[S]) (nex
 		})
 	}
 	workers.Wait()
-	slices.SortStableFunc(next, func(a, b found[S]) int {
-		switch {
-		case a.err != nil && b.err == nil:
-			return -1
-		case a.err == nil && b.err != nil:
-			return 1
-		}
-		return int(a.node.parent) - int(b.node.parent)
-	})
-	return next, moves, context.Cause(ctx)
+	slices.SortStableFunc(next, func(a, b found[S]) int { return cmp.Compare(a.parent, b.parent) })
+	return next, moves
 }
 
 // expand carries out the moves of one state, and appends the states that are new or broke a property.
-func (m Model[S]) expand(visited *seen, from live[S], to []found[S]) ([]found[S], int) {
+func (m Model[S]) expand(visited *seen, from S, index int32, to []found[S]) ([]found[S], int) {
 	var room [64]Move
 	var key [1024]byte
-	moves := m.Moves(from.state, room[:0])
-	if len(moves) == 0 && (m.End == nil || !m.End(from.state)) {
-		to = append(to, found[S]{node: node{parent: from.index}, err: errStuck})
+	moves := m.Moves(from, room[:0])
+	if len(moves) == 0 && (m.End == nil || !m.End(from)) {
+		to = append(to, found[S]{node: node{parent: index}, err: errStuck})
 	}
 	for _, move := range moves {
-		state := m.Copy(from.state)
+		state := m.Copy(from)
 		err := m.Do(state, move)
 		if err != nil || visited.add(m.Key(state, key[:0])) {
-			to = append(to, found[S]{node{from.index, move}, state, err})
+			to = append(to, found[S]{node{index, move}, state, err})
 		}
 	}
 	return to, len(moves)

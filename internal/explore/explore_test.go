@@ -67,6 +67,7 @@ func walk[S any](t *testing.T, m explore.Model[S], limits explore.Limits) explor
 func TestAWalkVisitsEachStateOnce(t *testing.T) {
 	// 16 of the 24 amounts can be reached: those with a jug that is full or empty.
 	result := walk(t, puzzle(0), explore.Limits{})
+	explore.Check(t, puzzle(0), explore.Limits{})
 	if result.States != 16 || result.Moves != 16*6 || !result.Fixpoint || result.Violation != nil {
 		t.Errorf("%v", result)
 	}

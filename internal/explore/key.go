@@ -2,7 +2,6 @@ package explore
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"fmt"
 	"slices"
 )
@@ -17,7 +16,7 @@ type reached[S any] struct {
 // the same keys. The error has a way to each of two states for which that is not so.
 func (m Model[S]) CheckKey(states int) error {
 	first := reached[S]{state: m.Start()}
-	seen := map[sum]reached[S]{m.sum(first.state): first}
+	seen := map[sum]reached[S]{sumOf(m.Key(first.state, nil)): first}
 	for level := []reached[S]{first}; len(level) > 0; level = level[1:] {
 		from := level[0]
 		for _, move := range m.Moves(from.state, nil) {
@@ -25,7 +24,7 @@ func (m Model[S]) CheckKey(states int) error {
 			if m.Do(to.state, move) != nil {
 				continue
 			}
-			key := m.sum(to.state)
+			key := sumOf(m.Key(to.state, nil))
 			if other, again := seen[key]; !again {
 				seen[key] = to
 				level = append(level, to)
@@ -42,18 +41,13 @@ func (m Model[S]) CheckKey(states int) error {
 	return nil
 }
 
-func (m Model[S]) sum(s S) sum {
-	full := sha256.Sum256(m.Key(s, nil))
-	return sum(full[:16])
-}
-
 // futures returns the keys to which the moves of a state lead, in an order of their own.
 func (m Model[S]) futures(s S) (keys []sum) {
 	for _, move := range m.Moves(s, nil) {
 		next := m.Copy(s)
 		key := sum{}
 		if m.Do(next, move) == nil {
-			key = m.sum(next)
+			key = sumOf(m.Key(next, nil))
 		}
 		keys = append(keys, key)
 	}

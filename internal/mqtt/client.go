@@ -2,21 +2,55 @@ package mqtt
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
+	"net"
+	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// ClientOptions configures [Connect]. The functions are called in the goroutine of [Client.Run], one at a
+const (
+	// maxHead is how much of a broker's first packet is kept, for the error if it is none.
+	maxHead = 32
+	// MaxControl is the size in bytes of the largest packet to accept that is not a message, such as a
+	// CONNACK. MQTT would allow 256 MiB of properties, which paho v0.23.0 decodes in a minute, to gigabytes.
+	MaxControl = 64 << 10
+	// farewellTimeout bounds a DISCONNECT, and the end of TLS after it.
+	farewellTimeout = time.Second
+	// maxInFlight bounds the messages without a PUBACK, so that a free packet identifier is near.
+	maxInFlight = 1 << 15
+)
+
+// Options configures [Dial]. The last four functions are called in the goroutine of [Client.Run], one at a
 // time: nothing is read meanwhile, so they must not wait for the broker.
-type ClientOptions struct {
+type Options struct {
+	// MaxPacket is the size in bytes of the largest message to accept. A larger one ends the
+	// connection, as does any other packet that is larger than [MaxControl] too.
+	MaxPacket int
+	// WriteTimeout bounds the writing of each packet. A packet that takes longer ends the
+	// connection, so that a broker that stopped reading cannot block a caller for longer.
+	WriteTimeout time.Duration
+	// TLS is for an address that asks for it, from [TLS.ClientConfig].
+	TLS *tls.Config
+	// Dialer opens the connection below TLS and WebSocket. Nil: net.Dialer.
+	Dialer func(ctx context.Context, network, address string) (net.Conn, error)
+	// WebSocket adds WebSocket to a connection to server, which TLS encrypts already where the
+	// address asks for it. It must not be nil where the address asks for it: see [CheckWebSocket].
+	WebSocket func(ctx context.Context, conn net.Conn, server *url.URL) (net.Conn, error)
+	// Local is the program that should answer at an address of this machine, for errors. Empty:
+	// "a broker".
+	Local string
+
 	// Authenticate returns the answer to a broker that sends an AUTH with Continue Authentication
 	// [MQTT-4.12.0-3]. Connect calls it too, in the goroutine of its caller. Nil: such an AUTH ends the
 	// connection.
@@ -24,41 +58,55 @@ type ClientOptions struct {
 	// Received is called with each PUBLISH before it is acknowledged. It must not keep it, but its Clone.
 	Received func(*Publish)
 	// Acknowledged, if not nil, is called with each PUBACK, which it must not keep: for a program that
-	// writes its messages to the Conn. [Client.Publish] and [Client.PublishAsync] need nil.
+	// sends its messages with [Client.Write]. [Client.Publish] and [Client.PublishAsync] need nil.
 	Acknowledged func(*Puback)
 	// Lost is called when the connection has ended, after [Client.Disconnect] too, and before Run
 	// returns: first with the broker's DISCONNECT if there was one, and then with nil.
 	Lost func(*packets.Disconnect)
 }
 
-// Client is one connection. Its methods are safe for concurrent use.
+// Client is one connection to a broker. A packet that MQTT does not allow, or that is too large, ends it.
+// Its methods are safe for concurrent use.
 type Client struct {
-	conn      *Conn
-	options   ClientOptions
-	keepAlive time.Duration  // between two PINGREQs; zero: there are none
-	done      chan struct{}  // closed by Run
-	ending    sync.Once      // guards Disconnect
-	tasks     sync.WaitGroup // the call of beat that is due or under way, and write
+	options Options
+	server  *url.URL
+	socket  net.Conn // below TLS and WebSocket
+	conn    net.Conn // socket itself if there is neither
+	done    chan struct{}
+	ending  sync.Once      // guards Disconnect
+	tasks   sync.WaitGroup // the call of beat that is due or under way, and write
+	writing chan struct{}  // full while packets are being written
 
-	// What the broker's CONNACK says.
+	cause  atomic.Pointer[error] // why this end closes the connection; nil if it does not
+	unsent atomic.Pointer[error] // the error of the write for which it was closed; nil if it was not
+	heard  atomic.Bool           // something has arrived since the latest PINGREQ
+
+	// Used by the goroutine that reads only.
+	reader    *Filter
+	gate      *Gate  // checks the packets of the broker
+	head      []byte // the first bytes that arrived
+	answered  bool   // a packet has come
+	anonymous bool   // the broker asked for a client certificate, and got none
+
+	// What the broker's CONNACK says, and Connect sets.
 	ReceiveMaximum int           // how many messages with QoS 1 it takes that it has not acknowledged [MQTT-3.3.4-7]
 	MaxPacket      int           // bytes that it takes in one packet [MQTT-3.2.2-15]
 	Silence        time.Duration // how long it waits before it takes a silent connection for lost; zero: forever
-	WithoutQoS1    error         // why it takes no message with QoS 1; nil: it does [MQTT-3.2.2-11]
 
+	keepAlive  time.Duration // between two PINGREQs
 	maxUnacked int           // how many messages of the broker may wait for their PUBACKs
-	inFlight   chan struct{} // an item for each message of PublishAsync without a PUBACK; nil: there are none
+	inFlight   chan struct{} // an item for each message of PublishAsync without a PUBACK
 
-	mu         sync.Mutex
-	over       bool                // Run has stopped reading: nothing new begins
-	timer      *time.Timer         // calls beat
-	unanswered bool                // a PINGREQ was sent, and no PINGRESP has come since
-	packetID   uint16              // the latest
-	pending    map[uint16]exchange // by packet identifier; nil if there are none
-	answers    []byte              // PUBACKs and AUTHs that are to be written; take empties it
-	acks       int                 // PUBACKs among them; the broker may have those that are being written
-	auths      int                 // AUTHs among them, likewise
-	writing    bool                // write runs
+	mu       sync.Mutex
+	over     bool                // Run has stopped reading: nothing new begins
+	timer    *time.Timer         // calls beat
+	due      time.Time           // when it does
+	probe    time.Duration       // within which a Probe that is under way wants an answer; 0: there is none
+	packetID uint16              // the latest
+	pending  map[uint16]exchange // by packet identifier; nil if there are none
+	answers  []byte              // PINGREQs, PUBACKs and AUTHs that are to be written; take empties it
+	asked    int                 // PUBACKs and AUTHs among them; the broker may have those that are being written
+	writes   bool                // write runs
 }
 
 // exchange is a packet that waits for an answer.
@@ -67,41 +115,97 @@ type exchange struct {
 	answered func(any) // called with the decoded answer
 }
 
-// maxInFlight bounds the messages without a PUBACK, so that a free packet identifier is near.
-const maxInFlight = 1 << 15
+// Dial opens a connection to server, an address from [ParseAddress], and adds TLS and WebSocket where
+// the address asks for them. The caller has to call [Client.Connect] next.
+func Dial(ctx context.Context, server *url.URL, options Options) (*Client, error) {
+	dial := options.Dialer
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	socket, err := dial(ctx, "tcp", server.Host)
+	if err != nil {
+		return nil, explainDial(server, cmp.Or(options.Local, "a broker"), err)
+	}
+	c := &Client{
+		options: options, server: server, socket: socket, conn: socket, gate: NewGate(),
+		done: make(chan struct{}), writing: make(chan struct{}, 1),
+	}
+	c.reader = NewFilter(source{c}, FilterOptions{Limit: options.MaxPacket, Others: MaxControl, Check: c.gate.Check})
+	if err := c.wrap(ctx); err != nil {
+		c.Abort()
+		return nil, err
+	}
+	return c, nil
+}
 
-// Connect sends connect over conn and waits for the CONNACK until ctx ends. If it fails, it closes
-// conn; if the broker refused the connection, its CONNACK comes beside the error. The caller must not
-// read from conn from now on. After success it has to call [Client.Run].
+// wrap adds TLS and WebSocket to the connection.
+func (c *Client) wrap(ctx context.Context) error {
+	scheme := schemeOf(c.server)
+	if scheme.encrypted {
+		config := c.options.TLS
+		if len(config.Certificates) == 0 && config.GetClientCertificate == nil {
+			config = config.Clone()
+			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				c.anonymous = true
+				return new(tls.Certificate), nil // none, as without this function
+			}
+		}
+		encrypted := tls.Client(c.socket, config)
+		if err := encrypted.HandshakeContext(ctx); err != nil {
+			return c.explainAnonymous(explainTLS(c.server, config, err))
+		}
+		c.conn = encrypted
+	}
+	if scheme.websocket {
+		upgraded, err := c.options.WebSocket(ctx, c.conn, c.server)
+		if err != nil {
+			return c.explainAnonymous(explainWebSocket(c.server, err))
+		}
+		c.conn = upgraded
+	}
+	return nil
+}
+
+// source reads from the connection, and notes what arrives.
+type source struct{ *Client }
+
+func (s source) Read(p []byte) (int, error) {
+	n, err := s.conn.Read(p)
+	if n > 0 {
+		s.heard.Store(true)
+		if !s.answered {
+			s.head = append(s.head, p[:min(n, maxHead-len(s.head))]...)
+		}
+	}
+	return n, err
+}
+
+// Connect sends connect and waits for the CONNACK until ctx ends. If it fails, it closes the connection; if
+// the broker refused it, its CONNACK comes beside the error. After success the caller has to call [Client.Run].
 //
 // The keep-alive of connect counts, or the broker's Server Keep Alive if that is shorter. With a longer
-// one the client would notice a dead connection later than it was told to. connect must have a Receive
-// Maximum.
-func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options ClientOptions) (*Client, *paho.Connack, error) {
-	c := &Client{
-		conn: conn, options: options, done: make(chan struct{}), maxUnacked: int(*connect.Properties.ReceiveMaximum),
-	}
-	stop := context.AfterFunc(ctx, conn.Abort) // the broker may neither answer nor read
+// one the client would notice a dead connection later than it was told to. connect must have a keep-alive and
+// a Receive Maximum.
+func (c *Client) Connect(ctx context.Context, connect *paho.Connect) (*paho.Connack, error) {
+	c.maxUnacked = int(*connect.Properties.ReceiveMaximum)
+	stop := context.AfterFunc(ctx, c.Abort) // the broker may neither answer nor read
 	connack, err := c.handshake(connect.Packet())
 	if !stop() && (err == nil || connack == nil) { // a refusal counts, even if ctx has ended since
-		connack, err = nil, ctx.Err()
+		connack, err = nil, noAnswer(c.server, ctx.Err())
 	}
 	if err != nil {
-		_ = conn.Close()
+		_ = c.conn.Close()
 		c.tasks.Wait()
-		return nil, connack, err
+		return connack, err
 	}
 	c.obey(connack.Properties, connect.KeepAlive)
-	if options.Acknowledged == nil {
-		c.inFlight = make(chan struct{}, min(maxInFlight, c.ReceiveMaximum))
-	}
-	if c.keepAlive > 0 {
-		c.tasks.Add(1)
-		c.mu.Lock()
-		c.timer = time.AfterFunc(c.keepAlive, c.beat)
-		c.mu.Unlock()
-	}
-	return c, connack, nil
+	c.inFlight = make(chan struct{}, min(maxInFlight, c.ReceiveMaximum))
+	c.tasks.Add(1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.due = time.Now().Add(c.keepAlive)
+	c.timer = time.AfterFunc(c.keepAlive, c.beat)
+	return connack, nil
 }
 
 // obey notes the conditions in the broker's CONNACK.
@@ -109,9 +213,6 @@ func (c *Client) obey(conditions *paho.ConnackProperties, keepAlive uint16) {
 	c.ReceiveMaximum = int(valueOr(conditions.ReceiveMaximum, math.MaxUint16))
 	const most = MaxHeader + MaxRemaining // an int of 32 bits would not hold every size
 	c.MaxPacket = int(min(valueOr(conditions.MaximumPacketSize, most), most))
-	if valueOr(conditions.MaximumQoS, 1) == 0 {
-		c.WithoutQoS1 = errors.New("the broker does not accept QoS 1: raise its Maximum QoS")
-	}
 	server := valueOr(conditions.ServerKeepAlive, keepAlive)
 	// One and a half times the keep-alive [MQTT-3.1.2-22], which some brokers round down to whole seconds.
 	c.Silence = time.Duration(server) * 3 / 2 * time.Second
@@ -131,12 +232,13 @@ func valueOr[T any](p *T, otherwise T) T {
 
 // handshake sends CONNECT and reads up to the CONNACK.
 func (c *Client) handshake(connect *packets.Connect) (*paho.Connack, error) {
-	c.conn.Send(encodeConnect(connect))
+	c.Write(encodeConnect(connect))
 	for {
-		packet, err := c.conn.Next()
+		packet, err := c.reader.Next()
 		if err != nil {
-			return nil, err
+			return nil, c.explain(err)
 		}
+		c.answered = true
 		content, err := decode(packet)
 		if err != nil {
 			return nil, err
@@ -144,7 +246,7 @@ func (c *Client) handshake(connect *packets.Connect) (*paho.Connack, error) {
 		p, ok := content.(*packets.Connack)
 		switch {
 		case !ok && !c.control(content): // an AUTH: the gate lets nothing else through
-			return nil, c.conn.CloseCause()
+			return nil, c.CloseCause()
 		case ok && p.ReasonCode >= Failure:
 			return paho.ConnackFromPacketConnack(p), fmt.Errorf("the broker refused the connection: %s", p.Reason())
 		case ok:
@@ -152,8 +254,6 @@ func (c *Client) handshake(connect *packets.Connect) (*paho.Connack, error) {
 		}
 	}
 }
-
-var errAuth = Refuse(ProtocolError, "an AUTH came, and this client has no answer to it")
 
 // Encode returns a control packet as paho writes it.
 func Encode(packet packets.Packet) []byte {
@@ -186,6 +286,63 @@ func decode(packet []byte) (packets.Packet, error) {
 	return p.Content, nil
 }
 
+// Abort closes the connection at once. Closing it would first wait up to five seconds to send
+// TLS's close_notify.
+func (c *Client) Abort() { _ = c.socket.Close() }
+
+// CloseCause returns why this end closed the connection, or nil if it did not.
+func (c *Client) CloseCause() error {
+	if why := c.cause.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
+
+// refuse records why this end closes the connection if err says that the broker broke
+// MQTT's rules, and tells the broker. For any other err it does nothing.
+func (c *Client) refuse(err error) {
+	refusal := RefusalIn(err)
+	if refusal == nil {
+		return
+	}
+	why := fmt.Errorf("the broker sent what MQTT does not allow: %w", err)
+	var tooLarge *TooLargeError
+	if errors.As(err, &tooLarge) {
+		why = fmt.Errorf("the broker began %w", tooLarge)
+		if tooLarge.Limit != MaxControl { // which no option changes
+			why = fmt.Errorf("%w (MaxPacketSize)", why)
+		}
+	}
+	c.cause.Store(&why)
+	c.farewell(&packets.Disconnect{ReasonCode: refusal.Code, Properties: &packets.Properties{ReasonString: refusal.Short()}})
+}
+
+// farewell sends a DISCONNECT and closes the connection, lost already or not. A broker that does not read
+// delays it by a second at most.
+func (c *Client) farewell(packet *packets.Disconnect) {
+	abort := time.AfterFunc(farewellTimeout, c.Abort)
+	defer abort.Stop()
+	c.Write(Encode(packet))
+	_ = c.conn.Close() // an error says that it was lost
+}
+
+// Disconnect sends DISCONNECT and closes the connection, once. Run then returns.
+func (c *Client) Disconnect() { c.ending.Do(func() { c.farewell(&packets.Disconnect{}) }) }
+
+// Write sends whole packets. A failure closes the connection, which ends Run.
+func (c *Client) Write(packets []byte) {
+	c.writing <- struct{}{}
+	defer func() { <-c.writing }()
+	_ = c.conn.SetWriteDeadline(time.Now().Add(c.options.WriteTimeout)) // on a closed connection, the write fails
+	if _, err := c.conn.Write(packets); err != nil {
+		cause := err // a variable of its own, which a write that succeeds does not allocate
+		c.unsent.CompareAndSwap(nil, &cause)
+		c.Abort()
+	}
+	// It would end what TLS writes while it reads, such as the answer to a change of keys.
+	_ = c.conn.SetWriteDeadline(time.Time{})
+}
+
 // errLost is the error for what was under way when the connection ended.
 var errLost = errors.New("the connection was lost")
 
@@ -206,7 +363,7 @@ func (c *Client) open(answer byte, encode func(id uint16) ([]byte, error), answe
 	}
 	c.mu.Unlock()
 	if err == nil {
-		c.conn.Send(packet)
+		c.Write(packet)
 	}
 	return err
 }
@@ -227,8 +384,15 @@ func (c *Client) answer(kind byte, id uint16, content any) {
 	}
 }
 
-// awaitAnswer returns the answer to a packet of open.
-func awaitAnswer[T any](ctx context.Context, c *Client, answers <-chan T) (answer T, err error) {
+// ask sends a packet and waits for the answer of the broker until ctx or the connection ends.
+func ask[T any](ctx context.Context, c *Client, send func(answered func(any)) error) (answer T, err error) {
+	answers := make(chan T, 1)
+	if err = ctx.Err(); err == nil {
+		err = send(func(answer any) { answers <- answer.(T) })
+	}
+	if err != nil {
+		return answer, err
+	}
 	select {
 	case answer = <-answers:
 	case <-ctx.Done():
@@ -239,26 +403,20 @@ func awaitAnswer[T any](ctx context.Context, c *Client, answers <-chan T) (answe
 	return answer, err
 }
 
-// ask sends a packet and waits for the answer of the broker until ctx or the connection ends. If ctx ends while
-// the packet is being written, so does the connection.
-func ask[T any](ctx context.Context, c *Client, kind byte, encode func(id uint16) packets.Packet) (answer T, err error) {
-	if err = ctx.Err(); err != nil {
-		return answer, err
-	}
-	answers := make(chan T, 1)
-	stop := context.AfterFunc(ctx, c.conn.Abort) // a part of the packet may have left
-	packet := func(id uint16) ([]byte, error) { return Encode(encode(id)), nil }
-	_ = c.open(kind, packet, func(answer any) { answers <- answer.(T) })
-	if !stop() {
-		return answer, ctx.Err()
-	}
-	return awaitAnswer(ctx, c, answers)
+// askFor sends a packet that paho encodes, and waits like ask. If ctx ends while it is being written, so does the
+// connection.
+func askFor[T any](ctx context.Context, c *Client, answer byte, packet func(id uint16) packets.Packet) (T, error) {
+	return ask[T](ctx, c, func(answered func(any)) error {
+		stop := context.AfterFunc(ctx, c.Abort) // a part of the packet may have left
+		defer stop()
+		return c.open(answer, func(id uint16) ([]byte, error) { return Encode(packet(id)), nil }, answered)
+	})
 }
 
 // Subscribe sends SUBSCRIBE and waits for the SUBACK until ctx or the connection ends. If the broker refuses a
 // subscription, the SUBACK comes beside the error.
 func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOptions) (*packets.Suback, error) {
-	suback, err := ask[*packets.Suback](ctx, c, packets.SUBACK, func(id uint16) packets.Packet {
+	suback, err := askFor[*packets.Suback](ctx, c, packets.SUBACK, func(id uint16) packets.Packet {
 		return &packets.Subscribe{PacketID: id, Properties: &packets.Properties{}, Subscriptions: subscriptions}
 	})
 	if err != nil {
@@ -277,7 +435,7 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 
 // Unsubscribe sends UNSUBSCRIBE and waits for the UNSUBACK until ctx or the connection ends.
 func (c *Client) Unsubscribe(ctx context.Context, filter string) error {
-	unsuback, err := ask[*packets.Unsuback](ctx, c, packets.UNSUBACK, func(id uint16) packets.Packet {
+	unsuback, err := askFor[*packets.Unsuback](ctx, c, packets.UNSUBACK, func(id uint16) packets.Packet {
 		return &packets.Unsubscribe{PacketID: id, Properties: &packets.Properties{}, Topics: []string{filter}}
 	})
 	if err == nil && unsuback.Reasons[0] >= Failure { // the gate lets none through without a code
@@ -289,14 +447,11 @@ func (c *Client) Unsubscribe(ctx context.Context, filter string) error {
 // Publish sends a message with QoS 1 like [Client.PublishAsync], and waits for the PUBACK until ctx or the
 // connection ends. If the broker refuses the message, the PUBACK comes beside the error.
 func (c *Client) Publish(ctx context.Context, m *Message) (*Puback, error) {
-	acks := make(chan *Puback, 1)
-	err := c.PublishAsync(ctx, m, func(ack *Puback) {
-		acks <- &Puback{PacketID: ack.PacketID, ReasonCode: ack.ReasonCode, ReasonString: bytes.Clone(ack.ReasonString)}
+	ack, err := ask[*Puback](ctx, c, func(answered func(any)) error {
+		return c.PublishAsync(ctx, m, func(ack *Puback) {
+			answered(&Puback{PacketID: ack.PacketID, ReasonCode: ack.ReasonCode, ReasonString: bytes.Clone(ack.ReasonString)})
+		})
 	})
-	if err != nil {
-		return nil, err
-	}
-	ack, err := awaitAnswer(ctx, c, acks)
 	if err == nil && ack.ReasonCode >= Failure {
 		return ack, fmt.Errorf("the broker refused the message (MQTT reason code 0x%02X): %s", ack.ReasonCode, ack.ReasonString)
 	}
@@ -308,9 +463,6 @@ func (c *Client) Publish(ctx context.Context, m *Message) (*Puback, error) {
 // PUBACK, which it must not keep, in the goroutine of Run, unless the connection ends before. A message that
 // is larger than the broker takes is not sent; the error is a *[TooLargeError] or [ErrTooLong].
 func (c *Client) PublishAsync(ctx context.Context, m *Message, acknowledged func(*Puback)) error {
-	if c.WithoutQoS1 != nil {
-		return c.WithoutQoS1
-	}
 	select {
 	case c.inFlight <- struct{}{}:
 	case <-ctx.Done():
@@ -332,7 +484,7 @@ func (c *Client) PublishAsync(ctx context.Context, m *Message, acknowledged func
 func (c *Client) Send(m *Message) error {
 	packet, err := c.encode(m, 0, 0)
 	if err == nil {
-		c.conn.Send(packet)
+		c.Write(packet)
 	}
 	return err
 }
@@ -344,17 +496,6 @@ func (c *Client) encode(m *Message, qos byte, id uint16) ([]byte, error) {
 		err = &TooLargeError{Size: len(packet), Limit: c.MaxPacket}
 	}
 	return packet, err
-}
-
-// Disconnect sends DISCONNECT and closes the connection, lost already or not, once. Run then returns. A broker
-// that does not read the DISCONNECT delays it by a second at most.
-func (c *Client) Disconnect() {
-	c.ending.Do(func() {
-		abort := time.AfterFunc(farewellTimeout, c.conn.Abort)
-		defer abort.Stop()
-		c.conn.Send(Encode(&packets.Disconnect{}))
-		_ = c.conn.Close() // an error says that it was lost
-	})
 }
 
 // Run reads and handles packets until the connection has ended. When it returns, the connection is
@@ -370,10 +511,10 @@ func (c *Client) Run() {
 
 func (c *Client) ended() {
 	c.options.Lost(nil)
-	c.conn.Abort() // without TLS's close_notify: the broker may not read
+	c.Abort() // without TLS's close_notify: the broker may not read
 	c.mu.Lock()
 	c.over = true
-	if c.timer != nil && c.timer.Stop() {
+	if c.timer.Stop() {
 		c.tasks.Done()
 	}
 	c.mu.Unlock()
@@ -382,31 +523,30 @@ func (c *Client) ended() {
 }
 
 func (c *Client) next() (goOn bool) {
-	packet, err := c.conn.Next()
-	return err == nil && c.handle(packet)
+	packet, err := c.reader.Next()
+	if err != nil {
+		c.refuse(err)
+		return false
+	}
+	return c.handle(packet)
 }
 
 // handle handles a packet. It reports false if the connection is over.
 func (c *Client) handle(packet []byte) (goOn bool) {
 	switch Type(packet) {
 	case packets.PUBLISH:
-		return c.message(c.conn.gate.Publish())
+		return c.message(c.gate.Publish())
 	case packets.PUBACK:
-		if ack := c.conn.gate.Puback(); c.options.Acknowledged != nil {
+		if ack := c.gate.Puback(); c.options.Acknowledged != nil {
 			c.options.Acknowledged(ack)
 		} else {
 			c.answer(packets.PUBACK, ack.PacketID, ack)
 		}
-	case packets.PINGRESP:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.unanswered = false
-		return true
 	case packets.SUBACK, packets.UNSUBACK, packets.AUTH, packets.DISCONNECT:
 		content, err := decode(packet)
 		return err == nil && c.control(content)
 	}
-	return true // or it answers what this client never sends
+	return true // a PINGRESP, or an answer to what this client never sends
 }
 
 // control handles a packet that paho has decoded. It reports false if the connection is over.
@@ -416,15 +556,12 @@ func (c *Client) control(content packets.Packet) (goOn bool) {
 		c.options.Lost(p)
 		return false
 	case *packets.Auth:
-		if p.ReasonCode != packets.AuthContinueAuthentication {
-			return true
-		}
-		if c.options.Authenticate == nil {
-			c.conn.Refuse(errAuth)
+		switch {
+		case p.ReasonCode != packets.AuthContinueAuthentication:
+		case c.options.Authenticate == nil:
+			c.refuse(Refuse(ProtocolError, "an AUTH came, and this client has no answer to it"))
 			return false
-		}
-		if !c.queue(Encode(c.options.Authenticate()), 0, 1) {
-			c.conn.Refuse(Refuse(ProtocolError, "an AUTH came before the answer to the one before was sent"))
+		case !c.queue(Encode(c.options.Authenticate())):
 			return false
 		}
 	case *packets.Suback:
@@ -438,46 +575,43 @@ func (c *Client) control(content packets.Packet) (goOn bool) {
 // message handles a message of the broker. It reports false if the broker must not send it.
 func (c *Client) message(p *Publish) (goOn bool) {
 	if p.QoS > 1 {
-		c.conn.Refuse(Refuse(ProtocolError, "a message has QoS 2, and the subscriptions have QoS 1"))
+		c.refuse(Refuse(ProtocolError, "a message has QoS 2, and the subscriptions have QoS 1"))
 		return false
 	}
 	qos, id := p.QoS, p.PacketID
 	c.options.Received(p)
-	if qos == 0 {
-		return true
-	}
-	if !c.queue(AppendPuback(nil, id), 1, 0) {
-		c.conn.Refuse(Refuse(packets.DisconnectReceiveMaximumExceeded,
-			"more messages are unacknowledged than the Receive Maximum of %d", c.maxUnacked))
-		return false
-	}
-	return true
+	return qos == 0 || c.queue(AppendPuback(nil, id))
 }
 
-// queue queues packets, which have these numbers of PUBACKs and AUTHs, to be written. It does not
+// queue queues a PUBACK or an AUTH to be written. It does not
 // wait: a broker may read nothing more until this client has read what the broker writes. It reports
-// false if more would wait than a broker may ask for: PUBACKs up to the Receive Maximum
-// [MQTT-3.3.4-9], and one AUTH, since each side waits for the other's [MQTT-4.12.0-3].
-func (c *Client) queue(encoded []byte, acks, auths int) (ok bool) {
+// false if more would wait than a broker may ask for, the Receive Maximum [MQTT-3.3.4-9].
+func (c *Client) queue(answer []byte) (ok bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.acks+acks > c.maxUnacked || c.auths+auths > 1 {
-		return false
+	if ok = c.asked < c.maxUnacked; ok {
+		c.asked++
+		c.queueLocked(answer)
 	}
-	c.acks += acks
-	c.auths += auths
+	c.mu.Unlock()
+	if !ok {
+		c.refuse(Refuse(packets.DisconnectReceiveMaximumExceeded,
+			"more packets are unanswered than the Receive Maximum of %d", c.maxUnacked))
+	}
+	return ok
+}
+
+func (c *Client) queueLocked(encoded []byte) {
 	c.answers = append(c.answers, encoded...)
-	if !c.writing && !c.over {
-		c.writing = true
+	if !c.writes && !c.over {
+		c.writes = true
 		c.tasks.Go(c.write)
 	}
-	return true
 }
 
 // write writes the answers until there are no more. The loss of the connection ends it.
 func (c *Client) write() {
 	for answers := c.take(); len(answers) > 0; answers = c.take() {
-		c.conn.Send(answers)
+		c.Write(answers)
 	}
 }
 
@@ -485,32 +619,56 @@ func (c *Client) write() {
 func (c *Client) take() (answers []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	answers, c.answers, c.acks, c.auths = c.answers, nil, 0, 0
-	c.writing = len(answers) > 0
+	answers, c.answers, c.asked = c.answers, nil, 0
+	c.writes = len(answers) > 0
 	return answers
 }
 
-// beat sends a PINGREQ in each keep-alive, and ends the connection if the one before has no answer.
+// Probe sends a PINGREQ and closes the connection if nothing arrives within that time. It returns at once, and
+// does nothing while an earlier Probe is under way.
+func (c *Client) Probe(within time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.probe == 0 && !c.over {
+		c.probe = within
+		c.pingLocked(within)
+	}
+}
+
+// beat sends a PINGREQ in each keep-alive, and ends the connection if nothing has arrived since the one before.
 // It is the function of a timer: a goroutine that waits would cost each idle connection a stack.
 func (c *Client) beat() {
 	defer c.tasks.Done()
-	if !c.isAlive() {
-		c.conn.Abort()
-		return
+	if c.isSilent() {
+		c.Abort()
 	}
-	c.conn.Send(pingreq)
 }
 
-// isAlive reports whether the broker has answered the latest PINGREQ, and sets the timer for the
-// next one, before this one is written: a write to a broker that does not read takes its time.
-func (c *Client) isAlive() bool {
+func (c *Client) isSilent() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over || c.unanswered {
+	switch {
+	case c.over || time.Now().Before(c.due): // a Probe has set the timer anew
+		return false
+	case c.heard.Load():
+		c.probe = 0
+		c.pingLocked(c.keepAlive)
 		return false
 	}
-	c.unanswered = true
-	c.tasks.Add(1)
-	c.timer.Reset(c.keepAlive)
+	if c.probe > 0 {
+		why := fmt.Errorf("a request went unanswered, and so did a PINGREQ for %v", c.probe)
+		c.cause.CompareAndSwap(nil, &why)
+	}
 	return true
+}
+
+// pingLocked sends a PINGREQ and has beat called after that time.
+func (c *Client) pingLocked(within time.Duration) {
+	c.heard.Store(false)
+	c.due = time.Now().Add(within)
+	if !c.timer.Stop() { // else the call that was due does not come
+		c.tasks.Add(1)
+	}
+	c.timer.Reset(within)
+	c.queueLocked([]byte{packets.PINGREQ << 4, 0})
 }

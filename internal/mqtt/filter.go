@@ -81,6 +81,12 @@ type TooLargeError struct {
 	Size, Limit int
 }
 
+// ErrTooLarge matches each [TooLargeError].
+var ErrTooLarge = errors.New("the packet is too large")
+
+// Unwrap returns ErrTooLarge.
+func (e *TooLargeError) Unwrap() error { return ErrTooLarge }
+
 // Error names both sizes.
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("a packet of %d bytes, and at most %d are accepted", e.Size, e.Limit)

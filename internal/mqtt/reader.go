@@ -50,32 +50,26 @@ type Reader []byte
 
 // Byte reads a byte.
 func (r *Reader) Byte() (byte, bool) {
-	if len(*r) < 1 {
-		return 0, false
-	}
-	value := (*r)[0]
-	*r = (*r)[1:]
-	return value, true
+	value, ok := r.number(1)
+	return byte(value), ok
 }
 
 // Uint16 reads a two byte integer [MQTT-1.5.2].
 func (r *Reader) Uint16() (uint16, bool) {
-	if len(*r) < 2 {
-		return 0, false
-	}
-	value := binary.BigEndian.Uint16(*r)
-	*r = (*r)[2:]
-	return value, true
+	value, ok := r.number(2)
+	return uint16(value), ok
 }
 
-// Uint32 reads a four byte integer [MQTT-1.5.3].
-func (r *Reader) Uint32() (uint32, bool) {
-	if len(*r) < 4 {
+// number reads an integer of some bytes, four at most.
+func (r *Reader) number(bytes int) (number uint32, ok bool) {
+	if len(*r) < bytes {
 		return 0, false
 	}
-	value := binary.BigEndian.Uint32(*r)
-	*r = (*r)[4:]
-	return value, true
+	for _, b := range (*r)[:bytes] {
+		number = number<<8 | uint32(b)
+	}
+	*r = (*r)[bytes:]
+	return number, true
 }
 
 // Variable reads a variable byte integer: at most four bytes, and no more than its value
@@ -190,6 +184,9 @@ const (
 	binaryData
 	pair // two strings
 )
+
+// widths has the bytes of an integer.
+var widths = [...]int{flag: 1, short: 2, positive: 2, long: 4, size: 4}
 
 // known are the properties of the standard, with its names for them.
 var known = [properties]struct {
@@ -328,28 +325,19 @@ func (p *Properties) check(property *Property, ok bool, limits *Limits) *Refusal
 // Property reads a property whose identifier is known, and does not check its value.
 func (r *Reader) Property() (property Property, ok bool) {
 	property.Identifier, _ = r.Byte()
-	switch known[property.Identifier].kind {
-	case flag:
-		var value byte
-		value, ok = r.Byte()
-		property.Number = uint32(value)
-	case short, positive:
-		var value uint16
-		value, ok = r.Uint16()
-		property.Number = uint32(value)
-	case long, size:
-		property.Number, ok = r.Uint32()
+	switch kind := known[property.Identifier].kind; kind {
 	case variable:
 		var value int
 		value, ok = r.Variable()
 		property.Number = uint32(value)
-	case pair:
-		if property.Name, ok = r.Binary(); !ok {
-			return property, false
-		}
-		fallthrough
-	default:
+	case text, binaryData:
 		property.Value, ok = r.Binary()
+	case pair:
+		if property.Name, ok = r.Binary(); ok {
+			property.Value, ok = r.Binary()
+		}
+	default:
+		property.Number, ok = r.number(widths[kind])
 	}
 	return property, ok
 }

@@ -14,86 +14,47 @@ func rotationOf(t *testing.T, addresses string) *Rotation {
 	return NewRotation(servers)
 }
 
-func TestARotationFollowsAServerReferenceToItsOwnServersOnly(t *testing.T) {
-	const servers = "mqtt://a,mqtts://b:8884,mqtt://[::1]:1884,wss://d/mqtt"
-	for _, test := range []struct {
-		name, reference string
-		want            string
-		known           bool
-	}{
-		{"none", "", "b:8884", false},
-		{"host and port", "[::1]:1884", "[::1]:1884", true},
-		{"a default port", "d:443", "d:443", true},
-		{"a host alone", "d", "d:443", true},
-		{"an IPv6 address alone", "[::1]", "[::1]:1884", true},
-		{"an address", "mqtts://d:443/", "d:443", true},
-		{"another case", "D:443", "d:443", true},
-		{"a list", "elsewhere:1883 d", "d:443", true},
-		{"another port", "d:1883", "b:8884", false},
-		{"a foreign server", "elsewhere:1883", "b:8884", false},
-		{"itself", "a:1883", "b:8884", true},
-		{"spaces", "   ", "b:8884", false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			r := rotationOf(t, servers)
-			if atOnce, known := r.Follow(test.reference); !atOnce || known != test.known || r.Server().Host != test.want {
-				t.Errorf("goes to %s, at once: %t, known: %t; want %s and %t", r.Server().Host, atOnce, known, test.want, test.known)
-			}
-		})
-	}
-}
-
 // It may be frozen, and each attempt would cost another timeout, while one that stands by takes over.
 func TestARotationLeavesAServerOutForAFewPausesAfterATimeout(t *testing.T) {
 	for _, addresses := range []string{"mqtt://a,mqtt://b", "mqtt://a,mqtt://b,mqtt://c"} {
-		for _, reference := range []string{"a", ""} {
-			r := rotationOf(t, addresses)
-			r.Silent()
-			r.TimedOut()
-			r.Next()
-			pauses := 1
-			for ; r.Server().Hostname() != "a" && pauses < 100; pauses++ {
-				for again := true; again; {
-					r.Answered()
-					again, _ = r.Follow(reference)
-				}
+		r := rotationOf(t, addresses)
+		r.Silent()
+		r.TimedOut()
+		r.Next()
+		pauses := 1
+		for ; r.Server().Hostname() != "a" && pauses < 100; pauses++ {
+			for r.Answered(); r.Follow(); r.Answered() {
 			}
-			if pauses != skips {
-				t.Errorf("%s, reference %q: asked again after %d pauses, want %d", addresses, reference, pauses, skips)
-			}
+		}
+		if pauses != skips {
+			t.Errorf("%s: asked again after %d pauses, want %d", addresses, pauses, skips)
 		}
 	}
 }
 
-// One server after the other is the active one; the others refuse, and name it or none.
+// One server after the other is the active one; the others refuse.
 func TestARotationReachesTheActiveServerWhateverWasSilentBefore(t *testing.T) {
 	hosts := []string{"a", "b", "c", "d"}
-	for _, named := range []bool{true, false} {
-		for start := range hosts {
-			for silent := range 1 << len(hosts) {
-				for active := range hosts {
-					r := rotationOf(t, "mqtt://a,mqtt://b,mqtt://c,mqtt://d")
-					for i := range hosts {
-						if silent&(1<<i) != 0 {
-							r.Silent()
-						}
-						r.Next()
+	for start := range hosts {
+		for silent := range 1 << len(hosts) {
+			for active := range hosts {
+				r := rotationOf(t, "mqtt://a,mqtt://b,mqtt://c,mqtt://d")
+				for i := range hosts {
+					if silent&(1<<i) != 0 {
+						r.Silent()
 					}
-					for range start {
-						r.Next()
-					}
-					reference := ""
-					if named {
-						reference = hosts[active]
-					}
-					attempts := 0
-					for ; r.Server().Hostname() != hosts[active] && attempts < 3*len(hosts); attempts++ {
-						r.Answered()
-						r.Follow(reference)
-					}
-					if r.Server().Hostname() != hosts[active] {
-						t.Errorf("from %s, silent %04b: %s is not reached in %d attempts; named: %t", hosts[start], silent, hosts[active], attempts, named)
-					}
+					r.Next()
+				}
+				for range start {
+					r.Next()
+				}
+				attempts := 0
+				for ; r.Server().Hostname() != hosts[active] && attempts < 3*len(hosts); attempts++ {
+					r.Answered()
+					r.Follow()
+				}
+				if r.Server().Hostname() != hosts[active] {
+					t.Errorf("from %s, silent %04b: %s is not reached in %d attempts", hosts[start], silent, hosts[active], attempts)
 				}
 			}
 		}
@@ -103,7 +64,7 @@ func TestARotationReachesTheActiveServerWhateverWasSilentBefore(t *testing.T) {
 func TestARotationOfOneServerNeedsAPause(t *testing.T) {
 	r := rotationOf(t, "mqtt://a")
 	for range 2 {
-		atOnce, _ := r.Follow("a")
+		atOnce := r.Follow()
 		if atOnce || fmt.Sprint(r.Server()) != "mqtt://a:1883" {
 			t.Errorf("goes to %v, at once: %t", r.Server(), atOnce)
 		}

@@ -1,7 +1,6 @@
 package mqtt
 
 import (
-	"crypto/tls"
 	"encoding/pem"
 	"errors"
 	"os"
@@ -47,20 +46,6 @@ func TestAnEncryptedKeyIsRefusedWithTheCure(t *testing.T) {
 		var bad *optionerror.Error
 		if !errors.As(err, &bad) || bad.Field != "TLS.KeyFile" || !strings.Contains(err.Error(), "openssl pkey -in "+path+" -out PLAIN") {
 			t.Errorf("encrypted as %s does it: %v", name, err)
-		}
-	}
-}
-
-func TestRestrictLeavesSuitesWithECDHEAndAEADOnly(t *testing.T) {
-	var config tls.Config
-	RestrictTLS(&config)
-	if config.MinVersion != tls.VersionTLS12 || len(config.CipherSuites) == 0 {
-		t.Fatalf("TLS %#x with %d suites", config.MinVersion, len(config.CipherSuites))
-	}
-	for _, suite := range config.CipherSuites {
-		name := tls.CipherSuiteName(suite)
-		if !strings.HasPrefix(name, "TLS_ECDHE_") || !strings.Contains(name, "_GCM_") && !strings.Contains(name, "CHACHA20_POLY1305") {
-			t.Errorf("%s is offered", name)
 		}
 	}
 }

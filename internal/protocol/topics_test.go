@@ -34,19 +34,6 @@ func TestTopics(t *testing.T) {
 	}
 }
 
-// A reply to the reserved prefix could forge a notification, so every topic of a notification
-// must be below the prefix, and no topic of a reply.
-func TestOnlyNotificationsLieBelowTheReservedPrefix(t *testing.T) {
-	if !strings.HasPrefix(NotifyTopic("c", "k"), ReservedPrefix) || !strings.HasPrefix(NotifyFilter("c"), ReservedPrefix) {
-		t.Error("notifications are not below the reserved prefix")
-	}
-	for _, topic := range []string{ResponseTopic("c"), InvokeTopic} {
-		if strings.HasPrefix(topic, ReservedPrefix) {
-			t.Errorf("%q is below the reserved prefix", topic)
-		}
-	}
-}
-
 func TestParseNotifyTopicReadsWhatNotifyTopicWrites(t *testing.T) {
 	for _, client := range []string{"client-id1", "c", "/", "\x00", "größe", "\xff", strings.Repeat("c", 1000)} {
 		for _, key := range []string{"SOMEKEY", "k", "+", "#", "/command/notify/", "\x00\r\n", "\xff\xfe", strings.Repeat("k", 1<<16)} {

@@ -34,8 +34,8 @@ type Fair[S comparable] struct {
 	mu      sync.Mutex
 	busy    int
 	waits   int
-	queues  map[S][]chan struct{} // the waiting callers of each source, in order; none is empty
-	sources []S                   // with waiting callers, in the order of their turns
+	queues  map[S][]chan struct{} // the waiting callers of each source, in order
+	sources []S                   // those of queues, in the order of their turns
 }
 
 // New returns a Fair that as many callers may hold at once as running says, at least 1. As many more
@@ -48,15 +48,9 @@ func New[S comparable](running, waiting int, each func(source S) int) *Fair[S] {
 // call has an effect. Acquire returns ErrFull at once if too many callers wait, and the cause
 // of ctx if ctx ends before the turn.
 func (f *Fair[S]) Acquire(ctx context.Context, source S) (release func(), err error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	turn, err := f.queue(source)
-	if err != nil {
-		return nil, err
-	}
-	if turn == nil {
-		return sync.OnceFunc(f.next), nil
+	turn := make(chan struct{})
+	if !f.begin(source, turn) {
+		return nil, ErrFull
 	}
 	select {
 	case <-turn:
@@ -65,74 +59,68 @@ func (f *Fair[S]) Acquire(ctx context.Context, source S) (release func(), err er
 			return nil, context.Cause(ctx)
 		}
 	}
+	release = sync.OnceFunc(f.next)
 	if ctx.Err() != nil { // the turn began at the same time
-		f.next()
+		release()
 		return nil, context.Cause(ctx)
 	}
-	return sync.OnceFunc(f.next), nil
+	return release, nil
 }
 
-// queue queues the caller, or returns nil if it is the caller's turn already.
-func (f *Fair[S]) queue(source S) (turn chan struct{}, err error) {
+// begin begins a turn, which closes its channel, or queues it. It reports false if too many wait.
+func (f *Fair[S]) begin(source S, turn chan struct{}) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.busy < f.running {
+	queue, known := f.queues[source]
+	switch {
+	case f.busy < f.running:
 		f.busy++
-		return nil, nil
-	}
-	waits := len(f.queues[source])
-	if f.waits >= f.waiting || waits >= f.each(source) {
-		return nil, ErrFull
-	}
-	if waits == 0 {
+		close(turn)
+		return true
+	case f.waits >= f.waiting || len(queue) >= f.each(source):
+		return false
+	case !known:
 		f.sources = append(f.sources, source)
 	}
-	turn = make(chan struct{})
-	f.queues[source] = append(f.queues[source], turn)
+	f.queues[source] = append(queue, turn)
 	f.waits++
-	return turn, nil
+	return true
 }
 
 // next ends a turn, and begins a turn of the source that has waited longest for one.
 func (f *Fair[S]) next() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.sources) == 0 {
-		f.busy--
-		return
+	for len(f.sources) > 0 {
+		source := f.sources[0]
+		f.sources = f.sources[1:]
+		queue := f.queues[source]
+		if len(queue) > 1 {
+			f.queues[source] = queue[1:]
+			f.sources = append(f.sources, source)
+		} else {
+			delete(f.queues, source)
+		}
+		if len(queue) > 0 { // else all have given up
+			f.waits--
+			close(queue[0])
+			return
+		}
 	}
-	source := f.sources[0]
-	f.sources = f.sources[1:]
-	turn := f.queues[source][0]
-	if f.removeLocked(source, 0) > 0 {
-		f.sources = append(f.sources, source)
-	}
-	close(turn)
+	f.busy--
 }
 
 // giveUp removes a caller from its queue. It reports false if the turn has begun already.
 func (f *Fair[S]) giveUp(source S, turn chan struct{}) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at := slices.Index(f.queues[source], turn)
-	if at < 0 {
-		return false
+	queue := f.queues[source]
+	at := slices.Index(queue, turn)
+	if at >= 0 {
+		f.queues[source] = slices.Delete(queue, at, at+1)
+		f.waits--
 	}
-	if f.removeLocked(source, at) == 0 {
-		f.sources = slices.DeleteFunc(f.sources, func(other S) bool { return other == source })
-	}
-	return true
-}
-
-// removeLocked removes a caller from the queue of its source, and returns how many remain there.
-func (f *Fair[S]) removeLocked(source S, at int) (left int) {
-	f.waits--
-	queue := slices.Delete(f.queues[source], at, at+1)
-	f.queues[source] = queue
-	if len(queue) == 0 {
-		delete(f.queues, source)
-	}
-	return len(queue)
+	return at >= 0
 }
 
 // Waiting returns how many callers wait.

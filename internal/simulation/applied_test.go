@@ -2,10 +2,8 @@ package simulation
 
 import (
 	"errors"
-	"strings"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -43,7 +41,7 @@ func (c *checker) meetLocked(identity string) {
 	if identity != c.store {
 		c.store = identity // an empty one
 		c.value, c.held, c.highest, c.count = "", "", hlc.Timestamp{}, hlc.Timestamp{}
-		c.written, c.writer, c.began, c.restored, c.released = "", hlc.Token{}, hlc.Token{}, "", false
+		c.written, c.writer, c.began, c.released = "", hlc.Token{}, hlc.Token{}, false
 	}
 }
 
@@ -61,9 +59,8 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		if a.Reply.Version.Compare(c.highest) <= 0 {
 			c.violationLocked("the store gave version %v after %v", a.Reply.Version, c.highest)
 		}
-		c.highest, c.restored, c.released = a.Reply.Version, "", false
+		c.highest, c.released = a.Reply.Version, false
 		c.value, c.held, c.expires = value, value, now+a.Command.Lifetime
-		delete(c.gone, value)
 		c.versions[a.Reply.Version], c.grants[a.Reply.Version] = value, a.Store
 		// The first request of a client is not bound to a store: the client knows none.
 		first := a.Request.Binding.Store == "" && c.firsts[value] && !c.sim.anonymous
@@ -75,15 +72,8 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		if c.released && !a.Reply.Version.IsZero() { // a refusal during the hold-off has no version
 			c.violationLocked("%s is refused the lease, which the restart of the store released", c.nameLocked(value))
 		}
-	case a.Reply.Outcome == statestore.Missing,
-		a.Reply.Outcome == statestore.NothingThere && a.Command.Verb != statestore.VerbKeyNotify:
-		c.gone[c.held] = true
 	case a.Reply.Outcome == statestore.Deleted:
-		c.gone[c.held] = true
-		switch {
-		case a.Client == rogue:
-			c.deleted[c.value] = true
-		case a.Command.Verb != statestore.VerbVDel || value != c.value:
+		if a.Command.Verb != statestore.VerbVDel || value != c.value {
 			c.violationLocked("%s deleted the lease of %s", a.Client, c.nameLocked(c.value))
 		}
 		c.value = ""
@@ -95,14 +85,6 @@ func (c *checker) dataAppliedLocked(a transporttest.Applied) {
 	text := a.Request.FencingToken
 	if c.sim.tracing {
 		c.sim.tracef("store: %v %q by %s: %v %v %q %v", a.Command.Verb, a.Command.Value, a.Client, a.Reply.Outcome, a.Reply.Err, a.Reply.Value, a.Reply.Version)
-	}
-	if a.Client == rogue {
-		if a.Reply.Outcome == statestore.OK {
-			c.count = a.Reply.Version
-			c.writer, _ = hlc.ParseToken(text)
-			c.written = string(a.Command.Value)
-		}
-		return
 	}
 	if errors.Is(a.Reply.Err, transport.ErrFencingTokenLower) {
 		c.fenced[text] = true
@@ -134,24 +116,6 @@ func (c *checker) dataAppliedLocked(a transporttest.Applied) {
 	c.writer, c.written = token, string(a.Command.Value)
 }
 
-// notified notes a notification that leaves the store.
-func (c *checker) notified(notification transport.Notification) {
-	words, err := resp3.DecodeArray(nil, notification.Payload)
-	if err != nil || len(words) != 2 || notification.Key != lockKey || strings.Contains(notification.Timestamp, "forger") {
-		return
-	}
-	version, err := hlc.Parse(notification.Timestamp)
-	if err != nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	// An earlier SET of a value may be delivered late, and put it back.
-	if value, known := c.versions[version]; known && version.Compare(c.highest) == 0 && value == c.held {
-		c.gone[value] = true
-	}
-}
-
 // recovered checks the records with which a store starts again. They are what was acknowledged,
 // or what the store did last and could not say any more. The tap reports neither that nor what
 // the crash undid.
@@ -173,10 +137,8 @@ func (c *checker) recovered(records []statestore.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sim.tracef("store: has %q of the protected key, version %v, token %v", data.Value, data.Version, data.Token)
-	if identity.Identity != c.store { // a backup has been restored: what it lacks is lost
-		c.meetLocked(identity.Identity)
-		c.restored = lock.Value
-		delete(c.gone, lock.Value)
+	if identity.Identity != c.store {
+		c.violationLocked("a crash made another store of it")
 	}
 	c.lockRecoveredLocked(lock)
 	switch fresh := data.Version.Compare(c.count); {
@@ -191,30 +153,18 @@ func (c *checker) recovered(records []statestore.Record) {
 	c.checkLocked()
 }
 
-// rogueDeletes notes that the rogue client sends a DEL.
-func (c *checker) rogueDeletes() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.deleting = true
-}
-
 func (c *checker) lockRecoveredLocked(lock statestore.Item) {
 	now := c.sim.elapsed()
 	newer := lock.Version.Compare(c.highest) > 0
-	defer func() { c.deleting = false }()
 	switch {
 	case lock.Kind != statestore.KindKey:
 		// Its removal was not acknowledged, or nothing was there.
-		if c.deleting {
-			c.deleted[c.value] = true
-		} else if c.value != "" && now < c.expires && !c.freeing[c.value] && !c.willed[c.value] {
+		if c.value != "" && now < c.expires && !c.freeing[c.value] && !c.willed[c.value] {
 			c.violationLocked("a crash lost the lease of %s, which has %v left", c.nameLocked(c.value), c.expires-now)
 		}
 		c.value = ""
 		return
 	case newer:
-	case c.gone[lock.Value]:
-		c.violationLocked("the lease of %s is back, which was seen gone", c.nameLocked(lock.Value))
 	case lock.Value != c.held:
 		c.violationLocked("a crash lost the lease of %s: the store has the lease of %s", c.nameLocked(c.held), c.nameLocked(lock.Value))
 	}

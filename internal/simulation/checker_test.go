@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,10 +28,8 @@ import (
 //     store that did not grant it, write there, or go on after that store has answered. With
 //     a hold-off the new store must not grant the lease while an old tenure calls itself
 //     valid (47);
-//   - each tenure, when a backup was restored: the same (47);
 //   - each durable store that starts again after a crash: what it has is the last state that
-//     was acknowledged or a newer one, no key is there that was seen gone, and no token or
-//     version is lower than before (11, 33, 36, 37, 59);
+//     was acknowledged or a newer one, and no token or version is lower than before (11, 33, 36, 37, 59);
 //   - each write to the protected key: its token is the one token of a tenure and not older
 //     than the last, and the first write of a tenure changes nothing, as a claim does (11 to
 //     14, 17);
@@ -38,12 +37,10 @@ import (
 //     the store but what its error reports (19);
 //   - each request: it does not belong to a tenure that was released (18), and not many go
 //     out at once (28);
-//   - each campaign: only an error that cannot pass ends it (50). An unhealthy node does not lead, an observer
-//     does not keep the lease (45), and a status does not contradict itself;
+//   - each campaign: only an error that cannot pass ends it (50);
 //   - each leader in an hour of gentle faults, such as half-open connections and wall clocks
 //     that step by hours: it keeps its lease (48, 49, 52);
 //   - each tenure that ends with its connection: nothing of it is sent over the next (53);
-//   - an onlooker that gets forged notifications: it shows the holder at the end (26, 51);
 //   - each end: its cause agrees with what happened, and stays the same (9);
 //   - the calm at the end of the hour: a node leads, in time, and stays the leader (25).
 //
@@ -66,14 +63,10 @@ type checker struct {
 	versions map[hlc.Timestamp]string // of all stores
 	grants   map[hlc.Timestamp]string // the identity of the store that gave each version
 	refused  map[string]bool          // values whose SET met another holder
-	deleted  map[string]bool          // values that the rogue client deleted
-	deleting bool                     // since the store started, the rogue client sent a DEL, perhaps without an answer
 	tokens   map[string]string        // the token of each value, as writes carry it
 	fenced   map[string]bool          // tokens that were refused as older
 	held     string                   // the last value, also after its expiry
-	restored string                   // the value that a backup has, and that its store did not grant
 	released bool                     // the present store found a lease that ended with its connection, and nothing has set it since
-	gone     map[string]bool          // values that were seen gone
 	freeing  map[string]bool          // values that a VDEL was sent for
 	willed   map[string]bool          // values that a Will may release
 	count    hlc.Timestamp            // the version of the protected key
@@ -113,7 +106,6 @@ func newChecker(s *simulation) *checker {
 		versions: make(map[hlc.Timestamp]string),
 		grants:   make(map[hlc.Timestamp]string),
 		refused:  make(map[string]bool),
-		deleted:  make(map[string]bool),
 		tokens:   make(map[string]string),
 		fenced:   make(map[string]bool),
 		numbers:  make(map[string]int),
@@ -121,7 +113,6 @@ func newChecker(s *simulation) *checker {
 		latest:   make(map[*process]string),
 		owners:   make(map[string]*holding),
 		firsts:   make(map[string]bool),
-		gone:     make(map[string]bool),
 		freeing:  make(map[string]bool),
 		willed:   make(map[string]bool),
 	}
@@ -174,13 +165,10 @@ func (c *checker) checkLocked() {
 }
 
 func (c *checker) checkOneLocked(h *holding) {
-	if c.deleted[h.value] {
-		return // the tenure cannot know until its next renewal
-	}
 	now := c.sim.elapsed()
 	if h.store != c.store {
 		// The store that granted it is gone, and its node need not know yet.
-		if c.sim.holdOff > 0 && c.value != "" && c.value != c.restored && now < c.expires {
+		if c.sim.holdOff > 0 && c.value != "" && now < c.expires {
 			c.violationLocked("%s calls itself valid, and another store has granted the lease to %s", h.name, c.nameLocked(c.value))
 		}
 		return
@@ -267,10 +255,9 @@ func (c *checker) watch(h *holding) {
 		holds = h.releasing.Load() || h.process.node.elects
 	case is(lease.ErrLost):
 		name = "lost"
-		holds = c.refused[h.value] || c.deleted[h.value] || replaced
+		holds = c.refused[h.value] || replaced
 	case is(lease.ErrDeleted):
-		name = "deleted"
-		holds = c.deleted[h.value] || replaced
+		name, holds = "deleted", replaced
 	case is(lease.ErrStoreReplaced):
 		name = "store replaced"
 		holds = c.sim.stores > 1 // a late reply of the earlier store may say so, too
@@ -293,34 +280,13 @@ func (c *checker) watch(h *holding) {
 		holds = h.process.succeeded.Load()
 	}
 	c.ends[name]++
-	if c.sim.gentle && c.sim.elapsed() < lastAt && h.wasLost(name) {
+	// By the owner, or because another process took the client id.
+	intended := slices.Contains([]string{"released", "closed", "taken over"}, name)
+	if c.sim.gentle && c.sim.elapsed() < lastAt && !intended && !h.process.node.endsWithConnection() && !h.forgotten {
 		c.violationLocked("%s was lost, and there were only faults that it must outlast: %v", h.name, h.cause)
 	}
 	if !holds && h.value != "" {
 		c.violationLocked("%s ended for a reason that was not there: %v, %v before its deadline", h.name, h.cause, left)
-	}
-}
-
-// wasLost reports whether a tenure that ended in this way was lost. Some ends are intended:
-// with the connection, by the owner, or because another process took the client id.
-func (h *holding) wasLost(end string) bool {
-	switch end {
-	case "released", "closed", "taken over":
-		return false
-	}
-	return !h.process.node.endsWithConnection() && !h.forgotten
-}
-
-// shown checks what an onlooker shows at the end.
-func (c *checker) shown(holder lease.Holder) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	held := c.value
-	if c.sim.elapsed() >= c.expires {
-		held = ""
-	}
-	if holder.Value != held {
-		c.violationLocked("the onlooker shows %s, and the store holds %s", c.nameLocked(holder.Value), c.nameLocked(held))
 	}
 }
 
@@ -362,19 +328,11 @@ func (c *checker) leader() *node {
 func (c *checker) leadingLocked() *holding {
 	c.checkLocked()
 	for _, h := range c.valid {
-		// A renewal may have put back what was deleted.
-		if h.store == c.store && (!c.deleted[h.value] || c.value == h.value) {
+		if h.store == c.store {
 			return h
 		}
 	}
 	return nil
-}
-
-// untilExpiry returns the time until the lease expires, if no node renews it.
-func (c *checker) untilExpiry() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.expires - c.sim.elapsed()
 }
 
 // last notes that the last fault has happened, and whether the leader stays.
@@ -390,9 +348,6 @@ func (c *checker) last(leftAlone bool) {
 // sample checks everything once a second.
 func (c *checker) sample() {
 	now := c.sim.elapsed()
-	for _, n := range c.sim.nodes {
-		c.checkStatus(n.current())
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for p, n := range c.bursts {
@@ -416,5 +371,12 @@ func (c *checker) sample() {
 		} else if leading != c.final {
 			c.violationLocked("%s leads in place of %s, and no fault was there", leading.name, c.final.name)
 		}
+	}
+}
+
+// campaignEnded checks why a campaign ended.
+func (c *checker) campaignEnded(p *process, err error) {
+	if p.ctx.Err() == nil && !errors.Is(err, transport.ErrClosed) && !errors.Is(err, transport.ErrSessionTakenOver) {
+		c.violation("%s ended its campaign: %v", p.name, err)
 	}
 }

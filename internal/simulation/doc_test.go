@@ -6,20 +6,17 @@
 //	go test ./internal/simulation -v -seed 17   # this one, with its trace
 //
 // The code under test is the real one: transport.Client, lease, fencing and election over
-// package transporttest. Three to five nodes run, with clocks of their own, some of which go by a
-// wall clock that is set forth and back. The faults are
+// package transporttest. Three to five nodes run, with clocks of their own. The faults are
 // the tables in faults_test.go; what a message may meet is in network_test.go. What must hold is
-// in checker_test.go: applied_test.go checks what the store did, requests_test.go what a process
-// sent and got, and campaigns_test.go what an elector reports.
+// in checker_test.go: applied_test.go checks what the store did, and requests_test.go what a
+// process sent and got.
 //
-// There is no MQTT here: no CONNECT that is handled late, and no Receive Maximum. server/integration has both
-// over the real server, in virtual time too (TestNodesHoldTheirLeaseUnderStaleConnectsAndSmallReceiveMaximums).
+// There is no MQTT here, and so no CONNECT that is handled late, and no Receive Maximum.
 //
 // In the seeds with an even number the store has a journal, crashes within commits of which some
 // groups are kept, and starts again, sometimes on a machine with another clock. It may be cut off
 // from its journal, and answer from memory, until another one takes over; or find its disk full.
-// In every fourth seed the disk is lost at times, and a backup restored. In the seeds with an odd
-// number the store is in memory.
+// In the seeds with an odd number the store is in memory.
 //
 // # The hour
 //

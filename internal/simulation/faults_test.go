@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/resp3"
-	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
@@ -50,18 +49,9 @@ var faults = []fault{
 		begin: func(h hit) { h.node.silence(true) },
 		end:   func(h hit) { h.node.silence(false) },
 	},
-	{weight: 1, name: "forged notifications", gentle: true, begin: func(h hit) {
-		h.forge(h.node.current().conn)
-		h.forge(h.onlooker.conn)
-	}},
-	{
-		weight: 2, name: "rejected in front of the store",
-		begin: func(h hit) { h.node.rejected.Add(1) },
-		end:   func(h hit) { h.node.rejected.Add(-1) },
-	},
+	{weight: 1, name: "forged notifications", gentle: true, begin: func(h hit) { h.forge(h.node.current().conn) }},
 
 	// The machine and its clocks.
-	{weight: 1, name: "suspended", begin: func(h hit) { h.node.suspend(h.lasts, h.amount.Abs()) }},
 	{weight: 1, name: "steady clock jumps", begin: func(h hit) { h.node.jump(h.amount.Abs()) }},
 	{weight: 1, name: "wall clock off by seconds", gentle: true, begin: func(h hit) { h.node.stepWall(h.amount) }},
 	{
@@ -82,17 +72,7 @@ var faults = []fault{
 		end:   func(h hit) { h.node.start() },
 	},
 	{weight: 1, name: "another process takes its client id", begin: func(h hit) { h.node.start() }},
-	{
-		weight: 1, name: "unhealthy",
-		begin: func(h hit) { h.node.turnUnhealthy(h.lasts) },
-		end:   func(h hit) { h.node.unhealthy.Add(-1) },
-	},
 	{weight: 1, name: "resigns", begin: func(h hit) { h.node.current().resign() }},
-	{
-		weight: 2, name: "callbacks block",
-		begin: func(h hit) { h.node.blocking.Add(1) },
-		end:   func(h hit) { h.node.blocking.Add(-1) },
-	},
 
 	// The store.
 	{
@@ -126,19 +106,6 @@ var faults = []fault{
 		begin: func(h hit) { h.crashStore(0, min(h.amount.Abs()/8, h.lasts), true) },
 	},
 	{
-		weight: 3, name: "the store crashes when the lease expires",
-		in: (*simulation).isDurable,
-		begin: func(h hit) {
-			if leader := h.checker.leader(); leader != nil {
-				h.node = leader
-				process := leader.current()
-				process.cut()
-				time.AfterFunc(2*ttl, process.reconnect)
-			}
-			h.crashStore(h.checker.untilExpiry()-100*time.Millisecond, h.amount.Abs()/40, false)
-		},
-	},
-	{
 		// Until its deadline it answers from memory, and not what rests on a commit. The journal may
 		// have a part of what it sent last.
 		weight: 3, name: "the store is cut off from its journal until another takes over",
@@ -160,39 +127,10 @@ var faults = []fault{
 		},
 	},
 	{
-		weight: 2, name: "a backup is restored",
-		in: func(s *simulation) bool { return s.backups && !s.anonymous },
-		begin: func(h hit) {
-			backup, free := slices.Collect(h.journal.Records()), h.random.IntN(2) == 0
-			time.AfterFunc(h.lasts, func() { h.restoreBackup(backup, free) })
-		},
-	},
-	{
 		weight: 1, name: "slow commits", gentle: true,
 		in:    (*simulation).isDurable,
 		begin: func(h hit) { h.journal.SetLatency(h.amount.Abs() / 80) },
 		end:   func(h hit) { h.journal.SetLatency(commitTime) },
-	},
-	{
-		weight: 2, name: "a commit stalls, and the clock of another client is far ahead", gentle: true,
-		in:    (*simulation).isDurable,
-		begin: hit.stallCommit,
-	},
-	{
-		weight: 1, name: "another client deletes the key of the lease",
-		in: func(s *simulation) bool { return s.deletes },
-		begin: func(h hit) {
-			h.checker.rogueDeletes()
-			h.requestAsRogue(resp3.AppendCommand(nil, "DEL", lockKey), "", 0)
-		},
-	},
-	{
-		weight: 1, name: "another client writes the protected key under a token from the future",
-		in: func(s *simulation) bool { return s.futureTokens },
-		begin: func(h hit) {
-			token := fmt.Sprintf("%d:0:%s", time.Now().Add(h.amount.Abs()/2).UnixMilli(), rogue)
-			h.requestAsRogue(resp3.AppendCommand(nil, "SET", dataKey, "0 "+rogue), token, 0)
-		},
 	},
 }
 
@@ -277,15 +215,12 @@ func (s *simulation) lastFault() {
 
 // forge notifies a client of a change that never happened.
 func (s *simulation) forge(conn *transporttest.Conn) {
-	payload := resp3.AppendCommand(nil, "NOTIFY", "DELETE")
-	if s.random.IntN(2) == 0 {
-		payload = resp3.AppendCommand(nil, "NOTIFY", "SET", "VALUE", "forger:0")
-	}
+	said := [][]string{{"NOTIFY", "DELETE"}, {"NOTIFY", "SET", "VALUE", "forger:0"}}[s.random.IntN(2)]
 	wall := time.Now().Add(time.Duration(s.random.Int64N(int64(20*time.Minute))) - 10*time.Minute)
 	for range 1 + s.random.IntN(5) {
-		conn.Forge(transport.Notification{
+		conn.Forge(transporttest.Notification{
 			Key:       lockKey,
-			Payload:   payload,
+			Payload:   resp3.AppendCommand(nil, said...),
 			Timestamp: fmt.Sprintf("%d:0:forger", wall.UnixMilli()),
 		})
 	}

@@ -14,9 +14,8 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/random"
-	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/statestore"
-	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
@@ -72,21 +71,17 @@ type simulation struct {
 	checker *checker
 	tracing bool
 
-	random   *rand.Rand             // of the main goroutine
-	journal  *transporttest.Journal // nil: the store is in memory
-	onlooker *onlooker
-	stores   int // how many there were so far
+	random  *rand.Rand             // of the main goroutine
+	journal *transporttest.Journal // nil: the store is in memory
+	stores  int                    // how many there were so far
 
 	// What the seed decides about the whole hour.
 	gentle          bool          // only gentle faults happen
 	strict          bool          // the store is strict
 	anonymous       bool          // the store has no identity
 	restarts        bool          // the store is restarted at times, without its data
-	backups         bool          // the store's disk is lost at times, and a backup restored
-	holdOff         time.Duration // of a store that was restarted, or restored
+	holdOff         time.Duration // of a store that was restarted
 	instant         bool          // a lost connection releases the lease
-	deletes         bool          // the rogue client deletes the key of the lease at times
-	futureTokens    bool          // the rogue client writes under tokens from the future at times
 	noNotifications bool          // there are none any more when it is calm
 
 	storeTurn chan struct{} // full while the store ends or starts
@@ -117,9 +112,6 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 			s.journal = new(transporttest.Journal)
 			s.journal.SetLatency(commitTime)
 		}
-		if s.backups = seed%4 == 2; s.backups {
-			s.holdOff = ttl
-		}
 		store, err := transporttest.NewDurableStore(s.nextStore(), s.journal)
 		if err != nil {
 			t.Fatal(err)
@@ -145,10 +137,8 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 
 // run goes through the hour. When it returns, all processes have ended.
 func (s *simulation) run(seed uint64) {
-	s.deletes = s.random.IntN(8) == 0
 	s.noNotifications = s.random.IntN(2) == 0
 	s.instant = s.random.IntN(3) == 0
-	s.futureTokens = s.random.IntN(4) == 0
 	s.gentle = s.random.IntN(4) == 0
 	ranked := s.random.IntN(3) == 0
 	s.restarts = s.random.IntN(2) == 0
@@ -167,7 +157,6 @@ func (s *simulation) run(seed uint64) {
 		if wild {
 			n.clock.rate = 0.93 + 0.14*s.random.Float64()
 		}
-		n.clock.byWall = !s.gentle && (seed+uint64(i))%3 == 0
 		if ranked {
 			n.rank = n.random.IntN(3)
 		}
@@ -180,12 +169,13 @@ func (s *simulation) run(seed uint64) {
 	for _, n := range s.nodes {
 		n.start()
 	}
-	s.onlooker = s.lookOn()
-	sampling := make(chan struct{})
+	sampling, stop := context.WithCancel(context.Background())
 	sampler := make(chan struct{})
 	go func() {
 		defer close(sampler)
-		s.sample(sampling)
+		for sleep.For(sampling, sampled-7919*time.Nanosecond) { // never at the instant of another event
+			s.checker.sample()
+		}
 	}()
 
 	s.injectFaults()
@@ -195,84 +185,23 @@ func (s *simulation) run(seed uint64) {
 	s.lastFault()
 	s.sleepUntil(hour)
 
-	s.checker.statuses()
-	close(sampling)
+	stop()
 	await.Receive(sampler)
-	s.checker.shown(s.onlooker.stop())
 	for _, n := range s.nodes {
 		n.stop()
 	}
 	s.checker.finish()
 }
 
-// onlooker observes the lease, and shows the latest holder.
-type onlooker struct {
-	conn   *transporttest.Conn
-	client *transport.Client
-	cancel context.CancelFunc
-	done   chan struct{}
-	shown  lease.Holder
-}
-
-func (s *simulation) lookOn() *onlooker {
-	o := &onlooker{conn: s.store.Connect("onlooker"), done: make(chan struct{})}
-	client, err := transport.NewClient(o.conn, transport.ClientOptions{})
-	if err != nil {
-		panic(err)
-	}
-	l, err := lease.New(client, lockKey, lease.Options{TTL: ttl, Jitter: jitter})
-	if err != nil {
-		panic(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	o.client, o.cancel = client, cancel
-	go func() {
-		defer close(o.done)
-		for holder, err := range l.Observe(ctx) {
-			s.tracef("onlooker: %q, %v", holder.Name, err)
-			o.shown = holder
-		}
-	}()
-	return o
-}
-
-// stop returns the holder that was shown last.
-func (o *onlooker) stop() lease.Holder {
-	o.cancel()
-	await.Receive(o.done)
-	_ = o.client.Close()
-	return o.shown
-}
-
-// nextStore returns the options of another store. Its versions carry a name of its own, by
-// which the checker knows where they are from.
+// nextStore returns the options of another store.
 func (s *simulation) nextStore() statestore.Options {
 	s.stores++
-	return statestore.Options{Strict: s.strict, Node: fmt.Sprintf("Store%d", s.stores), HoldOff: s.holdOff}
-}
-
-// sample has everything checked every second or so.
-func (s *simulation) sample(stop <-chan struct{}) {
-	for {
-		// Never at the instant of another event.
-		timer := time.NewTimer(sampled - 7919*time.Nanosecond)
-		select {
-		case <-stop:
-			timer.Stop()
-			return
-		case <-timer.C:
-			s.checker.sample()
-		}
-	}
+	return statestore.Options{Strict: s.strict, HoldOff: s.holdOff}
 }
 
 func (s *simulation) elapsed() time.Duration { return time.Since(s.began) }
 
-func (s *simulation) sleepUntil(at time.Duration) {
-	if d := at - s.elapsed(); d > 0 {
-		time.Sleep(d)
-	}
-}
+func (s *simulation) sleepUntil(at time.Duration) { time.Sleep(at - s.elapsed()) }
 
 func (s *simulation) isCalm() bool {
 	s.mu.Lock()

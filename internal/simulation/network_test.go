@@ -10,7 +10,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
-	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
@@ -45,7 +44,7 @@ func (n *node) diceLocked(kind string) dice {
 }
 
 // kindOf returns the verb and the key of a request.
-func kindOf(request transport.Request) string {
+func kindOf(request transporttest.Request) string {
 	words, err := resp3.DecodeArray(nil, request.Payload)
 	if err != nil || len(words) < 2 {
 		return ""
@@ -71,7 +70,7 @@ func (d dice) beforeCalm(s *simulation, longest time.Duration) time.Duration {
 func (d dice) chance(p float64) bool { return d.Float64() < p }
 
 // requestFault returns the faults of a request and of its reply.
-func (n *node) requestFault(request transport.Request) transporttest.Fault {
+func (n *node) requestFault(request transporttest.Request) transporttest.Fault {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.diceLocked(kindOf(request))
@@ -90,8 +89,10 @@ func (n *node) requestFault(request transport.Request) transporttest.Fault {
 	}
 	before := fault
 	fault.LoseRequest, fault.LoseReply = d.chance(net.lose), d.chance(net.lose)
-	fault.CutBefore, fault.CutAfter = d.chance(net.cut), d.chance(net.cut)
-	fault.Repeat, fault.RepeatReply = d.chance(net.repeat), d.chance(net.repeat)
+	if before := d.chance(net.cut); before || d.chance(net.cut) {
+		fault.LoseRequest, fault.Cut = fault.LoseRequest || before, true
+	}
+	fault.Repeat = d.chance(net.repeat)
 	if fault.Repeat && !stop {
 		fault.RepeatAfter = d.latency() + d.beforeCalm(n.sim, net.longest)
 	}
@@ -101,7 +102,7 @@ func (n *node) requestFault(request transport.Request) transporttest.Fault {
 	if d.chance(net.hold) {
 		fault.HoldReply += d.beforeCalm(n.sim, net.longest)
 	}
-	if fault.CutBefore || fault.CutAfter {
+	if fault.Cut {
 		// A real client connects again by itself.
 		at := fault.HoldRequest + time.Duration(d.Int64N(int64(8*time.Second)))
 		if process := n.process; process != nil {
@@ -109,30 +110,13 @@ func (n *node) requestFault(request transport.Request) transporttest.Fault {
 		}
 	}
 	if n.sim.tracing && fault != (transporttest.Fault{HoldRequest: before.HoldRequest, HoldReply: before.HoldReply}) {
-		n.sim.tracef("%s: fault of %s: %s", n.id, kindOf(request), describe(fault))
+		n.sim.tracef("%s: fault of %s: %+v", n.id, kindOf(request), fault)
 	}
 	return fault
 }
 
-func describe(f transporttest.Fault) string {
-	text := fmt.Sprintf("request after %v, reply after %v", f.HoldRequest.Round(time.Millisecond), f.HoldReply.Round(time.Millisecond))
-	for _, part := range []struct {
-		happens bool
-		name    string
-	}{
-		{f.LoseRequest, "request lost"}, {f.LoseReply, "reply lost"}, {f.CutBefore, "cut before"}, {f.CutAfter, "cut after"},
-		{f.Repeat, fmt.Sprintf("repeated after %v", f.RepeatAfter.Round(time.Millisecond))}, {f.RepeatReply, "reply repeated"},
-	} {
-		if part.happens {
-			text += ", " + part.name
-		}
-	}
-	return text
-}
-
 // notificationFault returns the faults of a notification.
-func (n *node) notificationFault(notification transport.Notification) transporttest.NotificationFault {
-	n.sim.checker.notified(notification)
+func (n *node) notificationFault(notification transporttest.Notification) transporttest.NotificationFault {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.diceLocked("NOTIFY " + notification.Key)
@@ -151,83 +135,16 @@ func (n *node) notificationFault(notification transport.Notification) transportt
 	return fault
 }
 
-// block sleeps for a while within a function of the program, now and then. The program does
-// not look at a context meanwhile. In a gentle hour it does not happen: a health check that
-// blocks costs the lease.
-func (n *node) block(function string) {
-	if n.sim.gentle {
-		return
-	}
-	n.mu.Lock()
-	d, p := n.diceLocked("block "+function), 0.02
-	if n.blocking.Load() > 0 {
-		p = 0.6
-	}
-	lasts := time.Duration(0)
-	if d.chance(p) {
-		lasts = d.beforeCalm(n.sim, 3*ttl)
-	}
-	n.mu.Unlock()
-	if lasts > 0 {
-		n.sim.tracef("%s: %s blocks for %v", n.id, function, lasts)
-		time.Sleep(lasts)
-	}
-}
-
-// link is a process's end of a connection. A process on a suspended machine sends nothing and
-// gets nothing, also when the timeout of a request has passed.
+// link is a process's end of a connection.
 type link struct {
 	*transporttest.Conn
 	process *process
 }
 
-// RoundTrip implements transport.Conn.
-func (l *link) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
-	l.process.awake()
+// RoundTrip implements storeconn.Conn.
+func (l *link) RoundTrip(ctx context.Context, request transporttest.Request) (transporttest.Reply, error) {
 	sent := l.process.node.sim.checker.sending(l.process, request)
-	reply, err := l.rejectSome(ctx, request)
-	l.process.awake()
+	reply, err := l.Conn.RoundTrip(ctx, request)
 	l.process.node.sim.checker.answered(l.process, sent, reply, err)
 	return reply, err
-}
-
-// rejectSome makes a request, unless a fault rejects it.
-func (l *link) rejectSome(ctx context.Context, request transport.Request) (transport.Reply, error) {
-	n := l.process.node
-	if n.rejected.Load() == 0 {
-		return l.Conn.RoundTrip(ctx, request)
-	}
-	n.mu.Lock()
-	at := n.diceLocked("reject " + kindOf(request)).IntN(100)
-	n.mu.Unlock()
-	for _, r := range rejections {
-		if at -= r.percent; at >= 0 {
-			continue
-		}
-		if r.applied {
-			if _, err := l.Conn.RoundTrip(ctx, request); err != nil {
-				return transport.Reply{}, err
-			}
-		}
-		err := error(&transport.RejectedError{Code: r.code})
-		if r.unknown {
-			err = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
-		}
-		return transport.Reply{}, err
-	}
-	return l.Conn.RoundTrip(ctx, request)
-}
-
-// rejection is how something in front of the store rejects a request.
-type rejection struct {
-	percent int
-	code    int
-	applied bool // the store gets the request all the same
-	unknown bool // the client does not know whether it does
-}
-
-var rejections = []rejection{
-	{percent: 30, code: 0x97}, // quota exceeded
-	{percent: 20, code: 503, unknown: true},
-	{percent: 20, code: 500, applied: true, unknown: true},
 }

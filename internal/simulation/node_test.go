@@ -9,38 +9,20 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/steady"
 )
 
 // clock is the steady clock of one machine. It has its own rate, and counts the time of
-// suspends, which does not pass elsewhere. On some machines, as outside Linux, only the wall clock
-// counts that, and is set.
+// suspends, which does not pass elsewhere.
 type clock struct {
 	origin time.Time
 	offset time.Duration
 	rate   float64
 	jumped atomic.Int64
 	jumps  atomic.Int64 // how often
-
-	byWall     bool
-	wallOffset *atomic.Int64
-
-	steady steady.Clock // if byWall
 }
 
 func (c *clock) now() time.Duration {
-	if c.byWall {
-		return c.offset + c.steady.Read(func() steady.Reading {
-			monotonic, jumped := c.read()
-			return steady.Reading{Monotonic: monotonic, Wall: monotonic + jumped + time.Duration(c.wallOffset.Load())}
-		})
-	}
-	monotonic, jumped := c.read()
-	return c.offset + monotonic + jumped
-}
-
-func (c *clock) read() (monotonic, jumped time.Duration) {
-	return time.Duration(float64(time.Since(c.origin)) * c.rate), time.Duration(c.jumped.Load())
+	return c.offset + time.Duration(float64(time.Since(c.origin))*c.rate) + time.Duration(c.jumped.Load())
 }
 
 // node is one machine: its clocks, its network, and one process at a time, beside processes
@@ -55,41 +37,26 @@ type node struct {
 	clock      clock
 	wallOffset atomic.Int64
 
-	// How many faults of each kind there are at the moment.
-	denied    atomic.Int64 // the store refuses all its requests
-	rejected  atomic.Int64 // something in front of the store rejects some of its requests
-	unhealthy atomic.Int64 // its health check fails
-	blocking  atomic.Int64 // functions of its program block often
+	denied atomic.Int64 // how many faults make the store refuses all its requests
 
 	mu        sync.Mutex
 	random    *rand.Rand // for what the node's main goroutine does
 	dice      map[string]dice
 	network   network
-	usual     network       // when no fault makes it worse
-	quiet     int           // how many faults keep notifications away
-	suspended chan struct{} // closed when the machine wakes; nil while it is awake
+	usual     network // when no fault makes it worse
+	quiet     int     // how many faults keep notifications away
 	process   *process
 	processes []*process // all there were
 }
 
 // stepWall makes the node's wall clock differ from true time.
 func (n *node) stepWall(by time.Duration) {
-	if n.clock.byWall {
-		n.clock.jumps.Add(1)
-	}
 	n.wallOffset.Store(int64(by))
-}
-
-// turnUnhealthy makes the health check fail. It lasts for some time.
-func (n *node) turnUnhealthy(lasts time.Duration) {
-	n.unhealthy.Add(1)
-	n.sim.checker.mustNotLead(n.current(), lasts)
 }
 
 func newNode(s *simulation, id string, random *rand.Rand) *node {
 	n := &node{sim: s, id: id, seed: random.Uint64(), random: random, dice: make(map[string]dice)}
 	n.clock.origin, n.clock.offset, n.clock.rate = s.began, time.Duration(random.Int64N(int64(1000*time.Hour))), 1
-	n.clock.wallOffset = &n.wallOffset
 	n.wallOffset.Store(random.Int64N(int64(40*time.Second)) - int64(20*time.Second))
 	return n
 }
@@ -142,33 +109,6 @@ func (n *node) silence(on bool) {
 func (n *node) jump(by time.Duration) {
 	n.clock.jumps.Add(1)
 	n.clock.jumped.Add(int64(by))
-}
-
-// suspend stops the machine: no process on it sends anything or gets a reply. Its clock
-// shows more than that time when it wakes, as if the suspend had lasted longer.
-func (n *node) suspend(lasts, beyond time.Duration) {
-	n.mu.Lock()
-	if n.suspended != nil {
-		n.mu.Unlock()
-		return
-	}
-	wake := make(chan struct{})
-	n.suspended = wake
-	n.mu.Unlock()
-	n.jump(beyond)
-	time.AfterFunc(lasts, func() {
-		n.mu.Lock()
-		n.suspended = nil
-		n.mu.Unlock()
-		close(wake)
-		n.sim.tracef("%s: awake", n.id)
-	})
-}
-
-func (n *node) isSuspended() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.suspended != nil
 }
 
 // start starts a process. A process that runs on the machine loses its client id to it.

@@ -20,10 +20,9 @@ import (
 )
 
 var (
-	errCrashed   = errors.New("crashed")
-	errLeft      = errors.New("left")
-	errResigned  = errors.New("resigned")
-	errUnhealthy = errors.New("unhealthy")
+	errCrashed  = errors.New("crashed")
+	errLeft     = errors.New("left")
+	errResigned = errors.New("resigned")
 )
 
 // process is one run of a program on a node.
@@ -42,10 +41,8 @@ type process struct {
 	ending sync.WaitGroup
 
 	mu      sync.Mutex
-	resigns func()            // ends the present tenure; nil: there is none
-	elector *election.Elector // nil if the node uses a Lease
+	resigns func() // ends the present tenure; nil: there is none
 
-	leads     atomic.Bool // the function of the elector runs
 	succeeded atomic.Bool // another process takes the client id, or has it
 }
 
@@ -92,31 +89,6 @@ func (p *process) resign() {
 	p.mu.Unlock()
 	if resign != nil {
 		resign()
-	}
-}
-
-// status returns the status of the process's elector, and whether it has one.
-func (p *process) status() (status election.Status, elects bool) {
-	p.mu.Lock()
-	elector := p.elector
-	p.mu.Unlock()
-	if elector == nil {
-		return election.Status{}, false
-	}
-	return elector.Status(), true
-}
-
-// awake waits while the machine is suspended.
-func (p *process) awake() {
-	p.node.mu.Lock()
-	suspended := p.node.suspended
-	p.node.mu.Unlock()
-	if suspended == nil {
-		return
-	}
-	select {
-	case <-suspended:
-	case <-p.ctx.Done():
 	}
 }
 
@@ -213,33 +185,13 @@ func (p *process) elect() {
 	options := election.Options{
 		TTL: ttl, Lease: leaseOptions, Claim: []string{dataKey}, HoldOff: holdOff, Rank: p.node.rank,
 	}
-	options.Health = func(context.Context) error {
-		if p.node.unhealthy.Load() > 0 {
-			return errUnhealthy
-		}
-		p.node.block("the health check")
-		return nil
-	}
-	options.Standby = func(ctx context.Context) error {
-		sleep.For(ctx, hour)
-		p.node.block("the standby function")
-		return nil
-	}
-	options.Observer = func(t election.Status) {
-		p.node.sim.tracef("%s: %v", p.name, t)
-		p.node.block("the observer")
-	}
+	options.Observer = func(t election.Status) { p.node.sim.tracef("%s: %v", p.name, t) }
 	e, err := election.New(p.client, lockKey, options)
 	if err != nil {
 		panic(err)
 	}
-	p.mu.Lock()
-	p.elector = e
-	p.mu.Unlock()
 	for p.ctx.Err() == nil {
 		err := e.Run(p.ctx, func(ctx context.Context, term *election.Term) error {
-			p.leads.Store(true)
-			defer p.leads.Store(false)
 			p.setResign(func() { e.Resign() })
 			defer p.setResign(nil)
 			p.node.sim.checker.begin(p, term.Tenure())
@@ -280,7 +232,6 @@ func (p *process) count(ctx context.Context, guard *fencing.Guard) {
 // read reads the number until it is there.
 func (p *process) read(ctx context.Context) (number int, ok bool) {
 	for ctx.Err() == nil {
-		p.awake()
 		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
 		entry, err := p.client.Get(attempt, dataKey)
 		cancel()
@@ -297,7 +248,6 @@ func (p *process) read(ctx context.Context) (number int, ok bool) {
 // write writes one number until the store has confirmed it.
 func (p *process) write(ctx context.Context, guard *fencing.Guard, number int) (ok bool) {
 	for {
-		p.awake()
 		// A write goes on if ctx ends.
 		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		_, err := guard.Set(attempt, dataKey, fmt.Appendf(nil, "%d %s", number, p.name))

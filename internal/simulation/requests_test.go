@@ -9,6 +9,7 @@ import (
 	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 // tooMany requests of one process in a second are a hot loop.
@@ -21,7 +22,7 @@ type sent struct {
 }
 
 // sending checks a request before it leaves.
-func (c *checker) sending(p *process, request transport.Request) sent {
+func (c *checker) sending(p *process, request transporttest.Request) sent {
 	var room [8][]byte
 	words, err := resp3.DecodeArray(room[:0], request.Payload)
 	if err != nil || len(words) < 2 {
@@ -62,7 +63,7 @@ func (c *checker) sending(p *process, request transport.Request) sent {
 
 // metStore checks, when a process has a reply of a store, that its tenures are of that store or
 // end.
-func (c *checker) metStore(p *process, reply transport.Reply) {
+func (c *checker) metStore(p *process, reply transporttest.Reply) {
 	if reply.Store == "" {
 		return
 	}
@@ -88,7 +89,7 @@ func (c *checker) mustEndLocked(h *holding, why string) {
 
 // answered checks a reply after its process has it. A tenure that was refused is over at
 // once, and so is a tenure of a client that lost its client id.
-func (c *checker) answered(p *process, s sent, reply transport.Reply, err error) {
+func (c *checker) answered(p *process, s sent, reply transporttest.Reply, err error) {
 	if c.sim.tracing && s.key == lockKey && s.verb != "KEYNOTIFY" {
 		text := strings.TrimSpace(string(reply.Payload))
 		if s.verb == "GET" {

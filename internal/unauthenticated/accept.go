@@ -22,45 +22,33 @@ func (l *Limiter) Accept(
 	socket net.Listener, stopping <-chan struct{}, failures *loglimit.Lines, handle func(net.Conn),
 ) error {
 	for {
-		if pause := l.pause(); pause > 0 {
-			if !wait(pause, l.freed, stopping) {
-				return nil
+		pause, end := l.pause(), l.freed
+		if pause == 0 {
+			conn, err := socket.Accept()
+			if err == nil {
+				handle(conn)
+				continue
 			}
-			continue
-		}
-		conn, err := socket.Accept()
-		switch {
-		case err == nil:
-			handle(conn)
-		case errors.Is(err, net.ErrClosed):
-			select {
-			case <-stopping:
-				return nil
-			default:
-				return err
+			if errors.Is(err, net.ErrClosed) {
+				select {
+				case <-stopping:
+					return nil
+				default:
+					return err
+				}
 			}
-		default:
 			attributes := []any{"error", err.Error()}
 			if descriptors.Exhausted(err) {
 				attributes = append(attributes, "hint", descriptors.Hint)
 			}
 			failures.Log(attributes...)
-			if !wait(acceptPause, nil, stopping) {
-				return nil
-			}
+			pause, end = acceptPause, nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-end:
+		case <-stopping:
+			return nil
 		}
 	}
-}
-
-// wait waits for a time, or until end receives. It returns false if stopping is closed.
-func wait(pause time.Duration, end, stopping <-chan struct{}) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-end:
-	case <-stopping:
-		return false
-	}
-	return true
 }

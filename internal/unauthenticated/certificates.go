@@ -29,16 +29,15 @@ const maxChain = 5
 // A client's certificate is verified by RestrictTLS's function in place of package tls: that tries
 // up to a hundred signatures of authorities that the client has made up, before the client has
 // proved that it has the key of any certificate. Here the client shows at most maxChain certificates,
-// and no two authorities of the same name, so each certificate has one possible issuer among them. The
-// functions VerifyPeerCertificate and VerifyConnection of config are called as before. Sessions are not
-// resumed, so that each connection shows and proves its certificate. A config with GetConfigForClient
-// keeps the verification of package tls.
+// and no two authorities of the same name, so each certificate has one possible issuer among them. Sessions are not
+// resumed, so that each connection shows and proves its certificate. A config with GetConfigForClient,
+// VerifyPeerCertificate or VerifyConnection keeps the verification of package tls.
 func RestrictTLS(config *tls.Config) (verified bool) {
 	mqtt.RestrictTLS(config)
 	if config.CurvePreferences == nil {
 		config.CurvePreferences = []tls.CurveID{tls.X25519MLKEM768, tls.X25519, tls.CurveP256}
 	}
-	if config.GetConfigForClient != nil {
+	if config.GetConfigForClient != nil || config.VerifyPeerCertificate != nil || config.VerifyConnection != nil {
 		return false
 	}
 	switch config.ClientAuth {
@@ -50,31 +49,17 @@ func RestrictTLS(config *tls.Config) (verified bool) {
 		return false
 	}
 	config.SessionTicketsDisabled = true
-	verifyPeer, verifyConnection := config.VerifyPeerCertificate, config.VerifyConnection
-	config.VerifyPeerCertificate = nil
-	now := config.Time
+	authorities, now := config.ClientCAs, config.Time
 	if now == nil {
 		now = time.Now
 	}
-	authorities := config.ClientCAs
-	config.VerifyConnection = func(state tls.ConnectionState) (err error) {
+	config.VerifyConnection = func(state tls.ConnectionState) error {
 		shown := state.PeerCertificates
-		if len(shown) > 0 {
-			if state.VerifiedChains, err = verifyClient(shown, authorities, now()); err != nil {
-				return &tls.CertificateVerificationError{UnverifiedCertificates: shown, Err: err}
-			}
+		if len(shown) == 0 {
+			return nil
 		}
-		if verifyPeer != nil {
-			raw := make([][]byte, len(shown))
-			for i, certificate := range shown {
-				raw[i] = certificate.Raw
-			}
-			if err := verifyPeer(raw, state.VerifiedChains); err != nil {
-				return err
-			}
-		}
-		if verifyConnection != nil {
-			return verifyConnection(state)
+		if err := verifyClient(shown, authorities, now()); err != nil {
+			return &tls.CertificateVerificationError{UnverifiedCertificates: shown, Err: err}
 		}
 		return nil
 	}
@@ -82,9 +67,9 @@ func RestrictTLS(config *tls.Config) (verified bool) {
 }
 
 // verifyClient does what package tls does for VerifyClientCertIfGiven, with fewer signatures.
-func verifyClient(shown []*x509.Certificate, authorities *x509.CertPool, now time.Time) ([][]*x509.Certificate, error) {
+func verifyClient(shown []*x509.Certificate, authorities *x509.CertPool, now time.Time) error {
 	if len(shown) > maxChain {
-		return nil, fmt.Errorf("the client shows %d certificates, and may show %d: it should send its own and those of the authorities between that and --client-ca", len(shown), maxChain)
+		return fmt.Errorf("the client shows %d certificates, and may show %d: it should send its own and those of the authorities between that and --client-ca", len(shown), maxChain)
 	}
 	options := x509.VerifyOptions{
 		Roots:         authorities,
@@ -94,9 +79,10 @@ func verifyClient(shown []*x509.Certificate, authorities *x509.CertPool, now tim
 	}
 	for i, authority := range shown[1:] {
 		if slices.ContainsFunc(shown[1:1+i], func(other *x509.Certificate) bool { return bytes.Equal(other.RawSubject, authority.RawSubject) }) {
-			return nil, errors.New("the client shows two authorities of the same name: it should send one of them")
+			return errors.New("the client shows two authorities of the same name: it should send one of them")
 		}
 		options.Intermediates.AddCert(authority)
 	}
-	return shown[0].Verify(options)
+	_, err := shown[0].Verify(options)
+	return err
 }

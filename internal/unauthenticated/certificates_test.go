@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -142,48 +141,6 @@ func TestTheChainOfAClientIsBoundedBeforeItIsVerified(t *testing.T) {
 					t.Errorf("the client is %v", state.PeerCertificates[0].Subject)
 				}
 			})
-		}
-	}
-}
-
-func TestTheFunctionsOfAConfigStillDecide(t *testing.T) {
-	root := certificates.New(t, "root")
-	client := root.Issue(pkix.Name{CommonName: "client"})
-	refusal := errors.New("it is revoked")
-	for _, test := range []struct {
-		name             string
-		peer, connection error
-	}{{"both admit", nil, nil}, {"VerifyPeerCertificate", refusal, nil}, {"VerifyConnection", nil, refusal}} {
-		t.Run(test.name, func(t *testing.T) {
-			var order []string
-			config := &tls.Config{
-				Certificates: []tls.Certificate{root.Own}, ClientCAs: root.Pool, ClientAuth: tls.RequireAndVerifyClientCert,
-				VerifyPeerCertificate: func(raw [][]byte, chains [][]*x509.Certificate) error {
-					order = append(order, fmt.Sprint("peer ", len(raw), len(chains[0])))
-					return test.peer
-				},
-				VerifyConnection: func(state tls.ConnectionState) error {
-					order = append(order, fmt.Sprint("connection ", len(state.VerifiedChains[0])))
-					return test.connection
-				},
-			}
-			unauthenticated.RestrictTLS(config)
-			_, err := shake(t, config, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{client}})
-			if want := errors.Join(test.peer, test.connection); (err == nil) != (want == nil) || err != nil && !errors.Is(err, refusal) {
-				t.Errorf("%v, want %v", err, want)
-			}
-			if got := strings.Join(order, ", "); got != "peer 1 2, connection 2" && (test.peer == nil || got != "peer 1 2") {
-				t.Errorf("called: %s", got)
-			}
-		})
-	}
-	for _, own := range []*tls.Config{
-		{ClientAuth: tls.RequestClientCert}, {ClientAuth: tls.RequireAnyClientCert}, {},
-		{ClientAuth: tls.RequireAndVerifyClientCert, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, nil }},
-	} {
-		auth := own.ClientAuth
-		if unauthenticated.RestrictTLS(own) || own.ClientAuth != auth || own.VerifyConnection != nil {
-			t.Errorf("%v became %v", auth, own.ClientAuth)
 		}
 	}
 }

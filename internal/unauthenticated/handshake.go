@@ -3,13 +3,8 @@ package unauthenticated
 import (
 	"crypto/tls"
 	"errors"
-	"math"
 	"net"
-	"net/netip"
-	"runtime"
 	"sync/atomic"
-
-	"github.com/tenurelock/tenure/internal/semaphore"
 )
 
 const (
@@ -21,14 +16,6 @@ const (
 )
 
 var errLongHandshake = errors.New("the client sent more than 32 KiB in its TLS handshake: it should send fewer or shorter certificates")
-
-// newHandshakes returns the turns in which handshakes are computed: half of the processors remain for
-// clients that are connected. They are not those of password checks, because a password takes
-// much longer, and a client whose password is known must not wait behind that. A connection
-// waits once at a time, so the bound for connections bounds those that wait.
-func newHandshakes() *semaphore.Fair[netip.Prefix] {
-	return semaphore.New(runtime.GOMAXPROCS(0)/2, math.MaxInt, func(netip.Prefix) int { return math.MaxInt })
-}
 
 // A Socket is below a connection of TLS at the server's end. Its handshake takes turns with others,
 // fair by source: anyone who reaches the port can make the server compute one.
@@ -100,9 +87,6 @@ func (s *Socket) Write(p []byte) (int, error) {
 }
 
 func (s *Socket) endTurn() {
-	if s.turn.Load() == nil {
-		return
-	}
 	if end := s.turn.Swap(nil); end != nil {
 		(*end)()
 	}

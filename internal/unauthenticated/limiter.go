@@ -6,8 +6,10 @@ package unauthenticated
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -28,10 +30,10 @@ const (
 	grace = 500 * time.Millisecond
 )
 
-// Limiter bounds the connections that have not authenticated. If there are too many, the oldest of
-// those without a CONNECT is dropped for the new one. A connection whose password is being checked,
-// or waits for its check, is not dropped: the server bounds them at half of the bound here. A Limiter
-// is safe for concurrent use.
+// Limiter bounds the connections that have not authenticated, and what they can have computed. If there are too
+// many, the oldest of those without a CONNECT is dropped for the new one. A connection whose password is being
+// checked, or waits for its check, is not dropped: these are at most half of the bound, and of the bound for one
+// source. A Limiter is safe for concurrent use.
 type Limiter struct {
 	// Timeout is how long a connection may take from when it was accepted until its client has
 	// authenticated. It is DefaultTimeout, unless a test changes it before the first Add.
@@ -40,13 +42,13 @@ type Limiter struct {
 	max, maxPerSource int           // of all connections, and of one source
 	freed             chan struct{} // has an item after a connection was removed
 	handshakes        *semaphore.Fair[netip.Prefix]
+	checks            *semaphore.Fair[netip.Prefix]
 
 	mu   sync.Mutex
 	open []*Connection // the oldest first
 }
 
-// Connection is a connection that has not authenticated. Done and CancelWait accept nil, which
-// stands for no connection.
+// Connection is a connection that has not authenticated.
 type Connection struct {
 	limiter *Limiter
 	source  netip.Prefix
@@ -62,18 +64,21 @@ type Connection struct {
 // means defaultMaxPerAddress, and most for this machine. sockets is how many connections there may
 // be in all, or 0 for any number: half of them is the bound if most is larger, because connections
 // that have not authenticated must not take all descriptors.
+//
+// Half of the processors compute handshakes, and half of them check passwords: the rest is for clients that are
+// connected. A password takes much longer than a handshake, and a client whose password is known must not wait
+// behind that.
 func New(most, mostPerSource, sockets int) *Limiter {
 	if sockets > 0 {
 		most = min(most, max(1, sockets/2))
 	}
-	return &Limiter{Timeout: DefaultTimeout, max: most, maxPerSource: mostPerSource, freed: make(chan struct{}, 1), handshakes: newHandshakes()}
+	l := &Limiter{Timeout: DefaultTimeout, max: most, maxPerSource: mostPerSource, freed: make(chan struct{}, 1)}
+	half := runtime.GOMAXPROCS(0) / 2
+	// A connection waits once at a time, so the bound for connections bounds those that wait.
+	l.handshakes = semaphore.New(half, math.MaxInt, func(netip.Prefix) int { return math.MaxInt })
+	l.checks = semaphore.New(half, max(1, most/2), func(source netip.Prefix) int { return max(1, l.limitOf(source)/2) })
+	return l
 }
-
-// Max returns the bound for all connections.
-func (l *Limiter) Max() int { return l.max }
-
-// Handshaking returns how many TLS handshakes wait for their turns.
-func (l *Limiter) Handshaking() int { return l.handshakes.Waiting() }
 
 // Len returns how many connections there are.
 func (l *Limiter) Len() int {
@@ -82,41 +87,59 @@ func (l *Limiter) Len() int {
 	return len(l.open)
 }
 
+// Waiting returns how many TLS handshakes and checks of passwords wait for their turns.
+func (l *Limiter) Waiting() (handshakes, checks int) {
+	return l.handshakes.Waiting(), l.checks.Waiting()
+}
+
 // Hint is what an operator can do unless it is an attack.
 const Hint = "raise Options.MaxUnauthenticated, --max-unauthenticated, or MaxUnauthenticatedPerAddress, if so many clients connect at once"
 
-// ErrTooMany is why a connection is refused or dropped.
-var ErrTooMany = errors.New("too many connections have not authenticated")
+var (
+	// ErrTooMany is why a connection is refused or dropped.
+	ErrTooMany = errors.New("too many connections have not authenticated")
+	// ErrSlow is the error of Check if the time of a connection is over.
+	ErrSlow = errors.New("the password was not checked in time")
+)
 
-// Add adds a connection that was accepted now. It returns the oldest one if that must be
-// dropped for it. If all others wait for a check of their passwords, none can be dropped: then it
-// returns ErrTooMany.
-func (l *Limiter) Add(source netip.Prefix, drop func()) (added, oldest *Connection, err error) {
+// Add adds a connection that was accepted now, which ends with ctx at the latest. It drops the oldest one, if it
+// must, by the function that this was added with. If all others wait for a check of their passwords, none can
+// be dropped: then it returns ErrTooMany.
+func (l *Limiter) Add(ctx context.Context, conn net.Conn, drop func()) (*Connection, error) {
+	added := &Connection{limiter: l, source: SourceOf(RemoteOf(conn)), since: time.Now(), drop: drop}
+	added.ctx, added.cancel = context.WithDeadline(ctx, added.Deadline())
+	oldest, err := l.add(added)
+	if oldest != nil {
+		oldest.drop()
+	}
+	return added, err
+}
+
+func (l *Limiter) add(added *Connection) (oldest *Connection, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ofSource := 0
 	for _, c := range l.open {
-		if c.source == source {
+		if c.source == added.source {
 			ofSource++
 		}
 	}
-	if many := ofSource >= l.LimitOf(source); many || len(l.open) >= l.max {
-		i := slices.IndexFunc(l.open, func(c *Connection) bool { return !c.protected && (!many || c.source == source) })
+	if many := ofSource >= l.limitOf(added.source); many || len(l.open) >= l.max {
+		i := slices.IndexFunc(l.open, func(c *Connection) bool { return !c.protected && (!many || c.source == added.source) })
 		if i < 0 {
-			return nil, nil, ErrTooMany
+			added.cancel()
+			return nil, ErrTooMany
 		}
 		oldest = l.open[i]
 		l.removeLocked(oldest)
 	}
-	added = &Connection{limiter: l, source: source, since: time.Now(), drop: drop}
-	added.ctx, added.cancel = context.WithDeadline(context.Background(), added.since.Add(l.Timeout))
 	l.open = append(l.open, added)
-	return added, oldest, nil
+	return oldest, nil
 }
 
-// LimitOf returns how many of the connections may come from a source. By default this machine may
+// limitOf returns how many of the connections may come from a source. By default this machine may
 // have all of them, since a proxy on it connects for many clients.
-func (l *Limiter) LimitOf(source netip.Prefix) int {
+func (l *Limiter) limitOf(source netip.Prefix) int {
 	switch {
 	case l.maxPerSource > 0:
 		return l.maxPerSource
@@ -128,12 +151,12 @@ func (l *Limiter) LimitOf(source netip.Prefix) int {
 
 // removeLocked removes a connection, and reports false if it is gone already.
 func (l *Limiter) removeLocked(c *Connection) bool {
+	c.cancel()
 	i := slices.Index(l.open, c)
 	if i < 0 {
 		return false
 	}
 	l.open = slices.Delete(l.open, i, i+1)
-	c.cancel()
 	select {
 	case l.freed <- struct{}{}:
 	default:
@@ -153,43 +176,46 @@ func (l *Limiter) pause() time.Duration {
 	return max(0, grace-time.Since(l.open[i].since))
 }
 
-// Drop ends the connection, which Add has returned as the oldest.
-func (c *Connection) Drop() { c.drop() }
-
 // Deadline returns when the time of the connection is over.
 func (c *Connection) Deadline() time.Time { return c.since.Add(c.limiter.Timeout) }
 
 // Context returns a context that ends with the connection, and at its deadline.
 func (c *Connection) Context() context.Context { return c.ctx }
 
-// Source returns the source of the connection.
-func (c *Connection) Source() netip.Prefix { return c.source }
-
-// Protect keeps a connection from being dropped, since its password is about to be checked. It
-// reports false if it was dropped before.
-func (c *Connection) Protect() bool {
+// Check calls check, which checks a password, in a turn: fair by source, and a few at a time. The connection is not
+// dropped from now on. The error is semaphore.ErrFull if too many wait, ErrTooMany, ErrSlow, or what check returns.
+func (c *Connection) Check(check func() error) error {
 	c.limiter.mu.Lock()
-	defer c.limiter.mu.Unlock()
 	c.protected = true
-	return slices.Contains(c.limiter.open, c)
+	present := slices.Contains(c.limiter.open, c)
+	c.limiter.mu.Unlock()
+	if !present {
+		return ErrTooMany
+	}
+	release, err := c.limiter.checks.Acquire(c.ctx, c.source)
+	switch {
+	case errors.Is(err, semaphore.ErrFull):
+		return err
+	case err != nil:
+		return ErrSlow
+	}
+	err = func() error {
+		defer release() // even after a panic, or all clients would lose the place
+		return check()
+	}()
+	// The clock decides too: on a busy machine the context ends later than its deadline.
+	if err == nil && (c.ctx.Err() != nil || !time.Now().Before(c.Deadline())) {
+		return ErrSlow
+	}
+	return err
 }
 
 // Done is called when a connection has authenticated, and when it ends. It reports false if the
 // connection was dropped or has ended before.
 func (c *Connection) Done() bool {
-	if c == nil {
-		return false
-	}
 	c.limiter.mu.Lock()
 	defer c.limiter.mu.Unlock()
 	return c.limiter.removeLocked(c)
-}
-
-// CancelWait ends the wait for a check, because the connection is closed.
-func (c *Connection) CancelWait() {
-	if c != nil {
-		c.cancel()
-	}
 }
 
 // RemoteOf returns the remote address of a connection, or one without a name if it has none.

@@ -1,25 +1,40 @@
 package unauthenticated
 
 import (
+	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/semaphore"
 )
+
+// from is a connection from an address.
+type from struct {
+	net.Conn
+	address string
+}
+
+func (f from) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(f.address), 1))
+}
 
 func TestABurstOfConnectionsIsAcceptedInPortions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(2, 0, 0)
-		here := netip.MustParsePrefix("127.0.0.1/32")
+		dropped := 0
 		arrive := func() *Connection {
 			t.Helper()
-			v, oldest, err := d.Add(here, func() {})
-			if oldest != nil || err != nil {
-				t.Fatalf("%v is dropped, %v", oldest, err)
+			c, err := d.Add(t.Context(), from{nil, "127.0.0.1"}, func() { dropped++ })
+			if err != nil {
+				t.Fatal(err)
 			}
-			return v
+			return c
 		}
+		check := func(c *Connection) { _ = c.Check(func() error { return nil }) }
 		first := arrive()
 		time.Sleep(grace / 4)
 		if wait := d.pause(); wait != 0 {
@@ -33,27 +48,69 @@ func TestABurstOfConnectionsIsAcceptedInPortions(t *testing.T) {
 		if wait := d.pause(); wait != 0 {
 			t.Errorf("after one has left the next waits %v", wait)
 		}
-		arrive().Protect()
-		if wait := d.pause(); wait != grace {
+		check(arrive())
+		if wait := d.pause(); wait != grace || dropped > 0 {
 			t.Errorf("the next waits %v for the second", wait)
 		}
 		time.Sleep(grace)
-		third, oldest, err := d.Add(here, func() {})
-		if d.Len() != 2 || oldest != second || err != nil {
-			t.Errorf("%d are there; %v is dropped, %v", d.Len(), oldest, err)
+		third := arrive()
+		if d.Len() != 2 || dropped != 1 || second.Context().Err() == nil {
+			t.Errorf("%d are there, %d are dropped", d.Len(), dropped)
 		}
-		third.Protect()
-		if _, oldest, err := d.Add(here, func() {}); oldest != nil || err == nil {
-			t.Errorf("where all have sent a CONNECT %v is dropped, %v", oldest, err)
+		if err := second.Check(func() error { return nil }); err != ErrTooMany {
+			t.Errorf("the password of one that is dropped: %v", err)
+		}
+		check(third)
+		if late, err := d.Add(t.Context(), from{nil, "127.0.0.1"}, func() {}); err != ErrTooMany || late.Context().Err() == nil {
+			t.Errorf("where all have sent a CONNECT: %v", err)
 		}
 		time.Sleep(DefaultTimeout)
 		synctest.Wait()
-		if third.Context().Err() == nil {
+		if third.Context().Err() == nil || third.Check(func() error { return nil }) != ErrSlow {
 			t.Error("its time is not over")
 		}
 		if !third.Done() || third.Done() || second.Done() {
 			t.Error("leaving reports something else than what happened")
 		}
+	})
+}
+
+func TestAFullAddressReplacesItsOwnConnectionsOnly(t *testing.T) {
+	d := New(10, 2, 0)
+	dropped := make(map[int]bool)
+	for i, address := range []string{"192.0.2.2", "192.0.2.1", "192.0.2.1", "192.0.2.1"} {
+		if _, err := d.Add(t.Context(), from{nil, address}, func() { dropped[i] = true }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(dropped) != 1 || !dropped[1] {
+		t.Errorf("dropped: %v", dropped)
+	}
+}
+
+func TestAnErrorOfACheckIsToldFromAWaitThatWasTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(2, 2, 0)
+		late := errors.Join(context.DeadlineExceeded)
+		for _, test := range []struct {
+			takes     time.Duration
+			err, want error
+		}{{0, nil, nil}, {0, late, late}, {2 * DefaultTimeout, nil, ErrSlow}, {2 * DefaultTimeout, late, late}} {
+			c, _ := d.Add(t.Context(), from{nil, "192.0.2.1"}, func() {})
+			if err := c.Check(func() error { time.Sleep(test.takes); return test.err }); err != test.want {
+				t.Errorf("%+v: %v", test, err)
+			}
+			c.Done()
+		}
+		d.checks = semaphore.New(1, 0, func(netip.Prefix) int { return 0 })
+		c, _ := d.Add(t.Context(), from{nil, "192.0.2.1"}, func() {})
+		_ = c.Check(func() error {
+			if err := c.Check(nil); err != semaphore.ErrFull {
+				t.Errorf("where none may wait: %v", err)
+			}
+			return nil
+		})
+		c.Done()
 	})
 }
 
@@ -65,8 +122,7 @@ func TestAnIPv6NetworkAndThisMachineAreOneSourceEach(t *testing.T) {
 		{"fe80::1%eth0", "fe80::/64"},
 		{"::1", "::1/128"},
 	} {
-		ip := netip.MustParseAddr(test.address)
-		if got := SourceOf(net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 1))); got.String() != test.want {
+		if got := SourceOf(from{nil, test.address}.RemoteAddr()); got.String() != test.want {
 			t.Errorf("%s counts as %v, want %s", test.address, got, test.want)
 		}
 	}
@@ -90,8 +146,8 @@ func TestAnAddressHasABoundOfItsOwnUnlessItIsThisMachine(t *testing.T) {
 		{256, 0, 1, 1, 1},
 	} {
 		d := New(test.most, test.mostOf, test.sockets)
-		if d.LimitOf(here) != test.here || d.LimitOf(there) != test.there {
-			t.Errorf("%+v: %d here, %d there", test, d.LimitOf(here), d.LimitOf(there))
+		if d.limitOf(here) != test.here || d.limitOf(there) != test.there {
+			t.Errorf("%+v: %d here, %d there", test, d.limitOf(here), d.limitOf(there))
 		}
 	}
 }

@@ -315,14 +315,11 @@ func (p *peer) pipeline(ctx context.Context, n, window int, next func(i int, id 
 	}()
 	out := bufio.NewWriterSize(p.Conn, 32<<10)
 	take := func() error { // a slot; what waits is sent before that waits
-		select {
-		case slots <- struct{}{}:
-			return nil
-		default:
-		}
 		_ = p.Conn.SetWriteDeadline(time.Now().Add(writeWithin))
-		if err := out.Flush(); err != nil {
-			return err
+		if len(slots) == window {
+			if err := out.Flush(); err != nil {
+				return err
+			}
 		}
 		select {
 		case slots <- struct{}{}:
@@ -337,7 +334,6 @@ func (p *peer) pipeline(ctx context.Context, n, window int, next func(i int, id 
 		if err := take(); err != nil {
 			return err
 		}
-		_ = p.Conn.SetWriteDeadline(time.Now().Add(writeWithin))
 		if _, err := out.Write(next(i, uint16(i%(2*window)+1))); err != nil {
 			return err
 		}

@@ -1,20 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,8 +19,8 @@ import (
 
 // Attacks by clients that have not logged in, or with what a login says.
 var connectionAttacks = []attack{{
+	// It tries wrong passwords for the healthy user on eight connections at a time, as fast as it gets answers.
 	name:   "password flood",
-	what:   "tries wrong passwords for the healthy user on eight connections at a time, as fast as it gets answers.",
 	costly: true,
 	run: func(t *target) {
 		ctx := t.lasting()
@@ -43,24 +35,29 @@ var connectionAttacks = []attack{{
 		})
 	},
 }, {
+	// It opens 3,000 connections, sends on each the five bytes that announce a CONNECT of 1 MiB, and begins again
+	// after a while.
 	name: "five bytes",
-	what: "opens 3,000 connections, sends on each the five bytes that announce a CONNECT of 1 MiB, and begins again after a while.",
 	run: func(t *target) {
 		// A runtime that gets fresh memory from the system need not touch it. What it uses
 		// again it has to clear.
 		for range 4 {
 			round, cancel := context.WithTimeout(context.Background(), t.duration/4)
-			t.holdSilent(round, t.n(3_000), []byte{0x10, 0xf0, 0xff, 0x3f, 0})
+			t.keepConnecting(round, t.n(3_000), func(conn *net.TCPConn) {
+				_, _ = conn.Write([]byte{0x10, 0xf0, 0xff, 0x3f, 0})
+				_, _ = conn.Read(make([]byte, 1)) // ends with the connection
+				sleep.For(round, 250*time.Millisecond)
+			})
 			cancel()
 		}
 	},
 }, {
+	// It connects, logs in and hangs up as fast as it can, with 16 connections at a time.
 	name: "connection churn",
-	what: "connects, logs in and hangs up as fast as it can, with 16 connections at a time.",
 	run:  func(t *target) { t.again(t.lasting(), 16, "churn-", func(*peer) {}) },
 }, {
+	// It makes 300 logins that are refused, with client id and user name of 65,000 bytes.
 	name:  "refused names of 64 KiB",
-	what:  "makes 300 logins that are refused, with client id and user name of 65,000 bytes.",
 	users: true,
 	run: func(t *target) {
 		concurrently(t.n(300), 4, func(i int) {
@@ -71,9 +68,9 @@ var connectionAttacks = []attack{{
 		})
 	},
 }, {
+	// It logs in on 2,000 connections with one client id.
+	// Limit: no more than --max-clients stay open.
 	name:  "one name on 2,000 connections",
-	what:  "logs in on 2,000 connections with one client id.",
-	limit: "no more than --max-clients stay open",
 	serve: []string{"--max-clients", "20"},
 	run: func(t *target) {
 		var open atomic.Int64
@@ -94,9 +91,9 @@ var connectionAttacks = []attack{{
 		}
 	},
 }, {
+	// It logs in as "p", whose hex is the client id of another user, "70".
+	// Limit: refused; "70" is still answered.
 	name:  "colliding client ids",
-	what:  "logs in as \"p\", whose hex is the client id of another user, \"70\".",
-	limit: "refused; \"70\" is still answered",
 	users: true,
 	run: func(t *target) {
 		victim := t.as("70")
@@ -107,8 +104,9 @@ var connectionAttacks = []attack{{
 		}
 	},
 }, {
+	// It logs in 500 clients with a Will of 4 KiB for one topic, which 20 clients read, and cuts them all at once,
+	// again and again.
 	name: "Wills of 500 clients",
-	what: "logs in 500 clients with a Will of 4 KiB for one topic, which 20 clients read, and cuts them all at once, again and again.",
 	run: func(t *target) {
 		t.each(20, 20, "reader-", func(p *peer) { t.need(p.subscribe(1, "wills")); p.drain() })
 		will := &rawmqtt.Message{Topic: "wills", QoS: 1, Payload: make([]byte, 4<<10)}
@@ -116,55 +114,4 @@ var connectionAttacks = []attack{{
 			hangUp(t.eachOf(t.n(500), 1, rawmqtt.Login{ID: "will-", Will: will}, func(*peer) {})...)
 		}
 	},
-}, {
-	name: "replayed ClientHellos",
-	what: "sends one ClientHello, which offers P-521 only, on 64 connections at a time to a server with a key of RSA-4096, as fast as it gets answers.",
-	tls:  true,
-	p99:  20 * time.Millisecond,
-	run: func(t *target) {
-		near, far := net.Pipe()
-		go func() { // ends with the pipe
-			_ = tls.Client(near, &tls.Config{InsecureSkipVerify: true, CurvePreferences: []tls.CurveID{tls.CurveP521}}).Handshake()
-		}()
-		hello := make([]byte, 8<<10)
-		n, err := far.Read(hello)
-		_ = far.Close()
-		t.need(err)
-		t.keepConnecting(t.lasting(), 64, func(conn *net.TCPConn) {
-			if _, err := conn.Write(hello[:n]); err == nil {
-				_, _ = io.ReadFull(conn, make([]byte, 6))
-			}
-		})
-	},
 }}
-
-// holdSilent opens connections, sends a few bytes on each, and holds them until ctx ends.
-// It replaces each connection that the server closes.
-func (t *target) holdSilent(ctx context.Context, n int, opening []byte) {
-	t.keepConnecting(ctx, n, func(conn *net.TCPConn) {
-		_, _ = conn.Write(opening)
-		_, _ = conn.Read(make([]byte, 1)) // ends with the connection
-		sleep.For(ctx, 250*time.Millisecond)
-	})
-}
-
-// writeCertificate writes a certificate that has signed itself and its key to one file, and returns flags for it.
-func writeCertificate(folder string) ([]string, error) {
-	key, err := rsa.GenerateKey(rand.Reader, 4096)
-	if err != nil {
-		return nil, err
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, err
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, err
-	}
-	path, both := filepath.Join(folder, "tls.pem"), new(bytes.Buffer)
-	_ = pem.Encode(both, &pem.Block{Type: "CERTIFICATE", Bytes: certificate}) // a Buffer takes everything
-	_ = pem.Encode(both, &pem.Block{Type: "PRIVATE KEY", Bytes: secret})
-	return []string{"--tls-cert", path, "--tls-key", path}, os.WriteFile(path, both.Bytes(), 0o600)
-}

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -104,11 +103,7 @@ func startHealthy(ctx context.Context, a attack, address string, short bool) (*h
 	}
 	first, stop := context.WithTimeout(ctx, patience)
 	defer stop()
-	scheme := "mqtt://"
-	if a.tls {
-		scheme, options.TLS.Config = "mqtts://", &tls.Config{InsecureSkipVerify: true}
-	}
-	client, err := transport.Dial(first, scheme+address, options)
+	client, err := transport.Dial(first, "mqtt://"+address, options)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +123,7 @@ func startHealthy(ctx context.Context, a attack, address string, short bool) (*h
 	ctx, h.cancel = context.WithCancel(ctx)
 	h.tasks.Go(func() { h.hold(ctx, l, held) })
 	h.tasks.Go(func() { h.renew(ctx) })
-	if a.change > 0 {
+	if a.slowDisk {
 		h.tasks.Go(func() { h.change(ctx) })
 	}
 	return h, nil

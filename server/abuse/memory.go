@@ -28,9 +28,10 @@ import (
 
 // Attacks that make the server hold as much as its limits allow.
 var memoryAttacks = []attack{{
+	// It has 20 clients subscribe, watch a key, ask for a value of 256 KiB and read nothing, while it publishes to
+	// them and sets the key.
+	// Limit: 8 MiB for each connection; a watcher that reads, the writer and the publisher stay connected.
 	name:   "deaf readers",
-	what:   "has 20 clients subscribe, watch a key, ask for a value of 256 KiB and read nothing, while it publishes to them and sets the key.",
-	limit:  "8 MiB for each connection; a watcher that reads, the writer and the publisher stay connected",
 	memory: 20*8 + 64,
 	run: func(t *target) {
 		publisher, writer, watcher := t.as("publisher"), t.as("writer"), t.as("watcher")
@@ -77,9 +78,9 @@ var memoryAttacks = []attack{{
 		}
 	},
 }, {
+	// It leaves 20 sessions with a subscription, and publishes 16 MiB in messages of 64 KiB to each.
+	// Limit: 4 MiB for each session.
 	name:   "offline sessions",
-	what:   "leaves 20 sessions with a subscription, and publishes 16 MiB in messages of 64 KiB to each.",
-	limit:  "4 MiB for each session",
 	memory: 2*20*4 + 64, // the collector comes when it has doubled
 	run: func(t *target) {
 		n := t.n(20)
@@ -93,9 +94,10 @@ var memoryAttacks = []attack{{
 		hangUp(t.each(n, n, "offline-", func(*peer) {})...) // which ends their sessions: the memory must come back
 	},
 }, {
+	// It leaves packets of 1 MB incomplete on 40 connections, again and again, in a server with 64 MiB
+	// (--max-memory).
+	// Limit: a client of another user sends 5 KiB and 100 KiB, and stays connected.
 	name:  "unfinished packets",
-	what:  "leaves packets of 1 MB incomplete on 40 connections, again and again, in a server with 64 MiB (--max-memory).",
-	limit: "a client of another user sends 5 KiB and 100 KiB, and stays connected",
 	users: true,
 	serve: []string{"--max-memory", "64MiB"},
 	run: func(t *target) {
@@ -121,8 +123,8 @@ var memoryAttacks = []attack{{
 		}
 	},
 }, {
+	// It sends all but the last byte of a message of 1 MiB on each of 500 connections, and keeps these open.
 	name:   "packets without their last byte",
-	what:   "sends all but the last byte of a message of 1 MiB on each of 500 connections, and keeps these open.",
 	memory: 384, // 256 MiB for incoming packets, and the messages in them
 	run: func(t *target) {
 		packet := rawmqtt.Message{Topic: "unread", Payload: make([]byte, 1<<20-100)}.Packet()
@@ -130,16 +132,16 @@ var memoryAttacks = []attack{{
 		time.Sleep(t.duration)
 	},
 }, {
+	// It has 300 clients subscribe with 1,000 filters of 1 KiB each.
 	name:   "long filters",
-	what:   "has 300 clients subscribe with 1,000 filters of 1 KiB each.",
 	memory: 384, // 256 MiB for subscriptions, and the packets that ask for them
 	run: func(t *target) {
 		t.each(t.n(300), 8, "s-", func(p *peer) { _ = p.subscribe(0, p.filters("", 1000)...) })
 		time.Sleep(t.duration)
 	},
 }, {
+	// It watches a million keys on one connection, and hangs up.
 	name:   "a million watches",
-	what:   "watches a million keys on one connection, and hangs up.",
 	memory: 128,
 	run: func(t *target) {
 		p := t.as("watcher")
@@ -150,8 +152,9 @@ var memoryAttacks = []attack{{
 		time.Sleep(2 * time.Second) // for what the end of the connection costs
 	},
 }, {
+	// It sets keys of a few bytes in a store of 2 MiB (--max-bytes), each under a fencing token of 983 bytes and
+	// by a request with correlation data of 20,000.
 	name:  "long tokens and correlation data",
-	what:  "sets keys of a few bytes in a store of 2 MiB (--max-bytes), each under a fencing token of 983 bytes and by a request with correlation data of 20,000.",
 	serve: []string{"--max-bytes=2MiB"},
 	run: func(t *target) {
 		t.each(20, 20, "", func(p *peer) {
@@ -167,10 +170,10 @@ var memoryAttacks = []attack{{
 		})
 	},
 }, {
-	name: "everything at once",
-	what: "fills a server with 128 MiB (--max-memory) with small keys, watches, long filters, small messages that wait in sessions, " +
-		"large ones that wait for connections, and packets of 1 MiB that do not end.",
-	limit:  "192 MiB in all",
+	// It fills a server with 128 MiB (--max-memory) with small keys, watches, long filters, small messages that
+	// wait in sessions, large ones that wait for connections, and packets of 1 MiB that do not end.
+	// Limit: 192 MiB in all.
+	name:   "everything at once",
 	serve:  []string{"--max-memory=128MiB"},
 	memory: 192 - 12,               // what a server has at first
 	p99:    200 * time.Millisecond, // a server that is full collects often
@@ -222,12 +225,10 @@ func (p *peer) filters(middle string, end int) []string {
 // journalAttacks fill what waits for the commits of a slow disk. The healthy client also changes a key,
 // which has to wait for a commit.
 var journalAttacks = []attack{{
-	name:   "large changes before a slow disk",
-	what:   "has 50 clients change keys as fast as they get answers, with values of 64 KiB, on a disk that takes 20 ms for a commit.",
-	users:  true,
-	commit: 20 * time.Millisecond,
-	change: 2 * time.Second,
-	memory: 192,
+	// It has 50 clients change keys as fast as they get answers, with values of 64 KiB, on a disk that takes 20 ms
+	// for a commit.
+	name:     "large changes before a slow disk",
+	slowDisk: true,
 	run: func(t *target) {
 		value := strings.Repeat("v", 64<<10)
 		t.each(50, 50, "flood-", func(p *peer) {
@@ -237,12 +238,9 @@ var journalAttacks = []attack{{
 		})
 	},
 }, {
-	name:   "keys that expire at once before a slow disk",
-	what:   "lets 100,000 keys expire at once, on a disk that takes 20 ms for a commit.",
-	users:  true,
-	commit: 20 * time.Millisecond,
-	change: 2 * time.Second,
-	memory: 192,
+	// It lets 100,000 keys expire at once, on a disk that takes 20 ms for a commit.
+	name:     "keys that expire at once before a slow disk",
+	slowDisk: true,
 	run: func(t *target) {
 		end := time.Now().Add(t.duration + 8*time.Second)
 		t.each(20, 20, "key-", func(p *peer) {
@@ -254,12 +252,11 @@ var journalAttacks = []attack{{
 		time.Sleep(time.Until(end) + t.duration/2)
 	},
 }, {
-	name:   "sessions that end at once before a slow disk",
-	what:   "has 1,000 clients fill their windows of remembered replies, and cuts them all at once, on a disk that takes 20 ms for a commit.",
-	users:  true,
-	commit: 20 * time.Millisecond,
-	change: 2 * time.Second,
-	memory: 256, // 1,000 connections, and 256,000 replies
+	// It has 1,000 clients fill their windows of remembered replies, and cuts them all at once, on a disk that
+	// takes 20 ms for a commit.
+	name:     "sessions that end at once before a slow disk",
+	slowDisk: true,
+	memory:   256, // 1,000 connections, and 256,000 replies
 	run: func(t *target) {
 		hangUp(t.each(t.n(1_000), 64, "gone-", func(p *peer) {
 			_ = p.requests(context.Background(), 256, 64, func(i int) []string { return []string{protocol.VerbSet, p.ID, strconv.Itoa(i)} })
@@ -278,7 +275,7 @@ func (a attack) beServer(folder string) error {
 		return err
 	}
 	defer file.Close()
-	s, err := server.Open(ctx, server.Options{Addr: "127.0.0.1:0", Journal: &slowJournal{file, a.commit}, Authenticator: anyone{}})
+	s, err := server.Open(ctx, server.Options{Addr: "127.0.0.1:0", Journal: &slowJournal{file}, Authenticator: anyone{}})
 	if err != nil {
 		return err
 	}
@@ -297,13 +294,11 @@ type anyone struct{}
 // Authenticate implements access.Authenticator.
 func (anyone) Authenticate(access.Credentials) error { return nil }
 
-type slowJournal struct {
-	statestore.Journal
-	commit time.Duration
-}
+// slowJournal takes 20 ms more for each commit.
+type slowJournal struct{ statestore.Journal }
 
 // Commit implements statestore.Journal.
 func (j *slowJournal) Commit(ctx context.Context, batch []statestore.Group) error {
-	sleep.For(ctx, j.commit)
+	sleep.For(ctx, 20*time.Millisecond)
 	return j.Journal.Commit(ctx, batch)
 }

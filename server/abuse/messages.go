@@ -16,8 +16,8 @@ import (
 
 // Attacks with packets as fast as they go, and with what no packet may have.
 var messageAttacks = []attack{{
+	// It sends requests on 200 connections as fast as it gets answers, with 100 of each on the way.
 	name: "200 pipelines",
-	what: "sends requests on 200 connections as fast as it gets answers, with 100 of each on the way.",
 	p99:  20 * time.Millisecond,
 	run: func(t *target) {
 		t.each(t.n(200), 200, "pipeline-", func(p *peer) {
@@ -25,8 +25,8 @@ var messageAttacks = []attack{{
 		})
 	},
 }, {
+	// It has 1,000 clients watch one key, and writes it as fast as it gets answers.
 	name:   "hot key",
-	what:   "has 1,000 clients watch one key, and writes it as fast as it gets answers.",
 	p99:    20 * time.Millisecond,
 	memory: 160, // 1,000 connections
 	run: func(t *target) {
@@ -39,8 +39,8 @@ var messageAttacks = []attack{{
 		})
 	},
 }, {
+	// It sends PINGREQ on 200 connections as fast as it can.
 	name: "pings",
-	what: "sends PINGREQ on 200 connections as fast as it can.",
 	p99:  20 * time.Millisecond,
 	run: func(t *target) {
 		pings := bytes.Repeat([]byte{packets.PINGREQ << 4, 0}, 2000)
@@ -51,9 +51,9 @@ var messageAttacks = []attack{{
 		})
 	},
 }, {
-	name:  "packets beyond limits",
-	what:  "publishes and subscribes with 9,000 user properties, topics of 65,000 levels and 200,000 filters.",
-	limit: "refused",
+	// It publishes and subscribes with 9,000 user properties, topics of 65,000 levels and 200,000 filters.
+	// Limit: refused.
+	name: "packets beyond limits",
 	run: func(t *target) {
 		filters := make([]string, 200_000)
 		for i := range filters {
@@ -89,8 +89,9 @@ var messageAttacks = []attack{{
 		}
 	},
 }, {
+	// It has 300 clients subscribe with 1,000 filters each that match one topic, and publishes there on 20
+	// connections.
 	name:   "overlapping filters",
-	what:   "has 300 clients subscribe with 1,000 filters each that match one topic, and publishes there on 20 connections.",
 	memory: 1024,
 	run: func(t *target) {
 		var filters []string

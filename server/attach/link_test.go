@@ -25,9 +25,12 @@ func pipedLink(t *testing.T) (*link, net.Conn) {
 	t.Helper()
 	s := attachedTo(t, Options{})
 	near, far := net.Pipe()
-	conn, err := mqtt.Dial(t.Context(), s.broker, nil, mqtt.DialOptions{
+	ctx, lost := context.WithCancel(context.Background())
+	l := s.newLink(ctx)
+	client, err := mqtt.Dial(t.Context(), s.broker, mqtt.Options{
 		MaxPacket: 1 << 20, WriteTimeout: time.Hour,
-		Dialer: func(context.Context, string, string) (net.Conn, error) { return near, nil },
+		Dialer:   func(context.Context, string, string) (net.Conn, error) { return near, nil },
+		Received: l.received, Lost: func(*packets.Disconnect) { lost() },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -36,12 +39,7 @@ func pipedLink(t *testing.T) (*link, net.Conn) {
 		_, _ = packets.ReadPacket(far)
 		_, _ = far.Write(mqtt.Encode(&packets.Connack{Properties: &packets.Properties{}}))
 	}()
-	ctx, lost := context.WithCancel(context.Background())
-	l := s.newLink(ctx)
-	client, _, err := mqtt.Connect(t.Context(), conn, l.connectPacket(), mqtt.ClientOptions{
-		Received: l.received, Lost: func(*packets.Disconnect) { lost() },
-	})
-	if err != nil {
+	if _, err := client.Connect(t.Context(), l.connectPacket()); err != nil {
 		t.Fatal(err)
 	}
 	l.client = client

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
@@ -20,12 +19,11 @@ const (
 	wantedRenewalAllocations = 20 // of a watched lease
 )
 
-func TestASetAllocatesLittle(t *testing.T) {
-	allocatesAtMost(t, wantedSetAllocations, newSpeed(t).set)
-}
-
-func TestAGuardedWriteAllocatesLittle(t *testing.T) {
-	allocatesAtMost(t, wantedGuardAllocations, newSpeed(t).guardSet(t))
+func TestAnOperationAllocatesLittle(t *testing.T) {
+	ours := newSpeed(t)
+	allocatesAtMost(t, wantedSetAllocations, ours.set)
+	allocatesAtMost(t, wantedGuardAllocations, ours.guardSet(t))
+	allocatesAtMost(t, wantedPairAllocations, ours.leasePair(t)) // a tenure that is short needs no context of its own
 }
 
 // allocatesAtMost fails the test if an operation allocates more often, and returns how often it does.
@@ -48,11 +46,6 @@ func allocatesAtMost(t *testing.T, most float64, operation func(ctx context.Cont
 		t.Errorf("it allocates %.0f times, want at most %.0f", got, most)
 	}
 	return got
-}
-
-// A tenure that is short needs no context of its own.
-func TestALeasePairAllocatesLittle(t *testing.T) {
-	allocatesAtMost(t, wantedPairAllocations, newSpeed(t).leasePair(t, lease.Options{}))
 }
 
 // The holder of many leases watches all of them, and gets a notification of each renewal. A renewal waits for

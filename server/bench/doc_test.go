@@ -1,4 +1,3 @@
 // Package bench_test measures the server and its client over MQTT. BenchmarkSpeed compares them
 // with exchanges of messages by plain paho and plain mochi; speed.awk makes a table of its output.
-// BenchmarkConnections, BenchmarkClients and BenchmarkLeases measure what many connections and leases cost.
 package bench_test

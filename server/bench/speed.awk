@@ -29,7 +29,7 @@
 }
 
 END {
-	columns = split("1 16 64 256 1000", in_flight, " ")
+	columns = split("1 16 64 256", in_flight, " ")
 	printf "\n%-20s", "in flight"
 	for (i = 1; i <= columns; i++) printf "%8s", in_flight[i]
 	printf "%13s%9s\n", "allocations", "bytes"

@@ -4,8 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
-	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -18,13 +18,14 @@ import (
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
-	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
-	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
+
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 // BenchmarkSpeed measures operations over one connection, with both of its ends in this
 // process, against exchanges of messages by plain paho and plain mochi (op=Stock):
@@ -42,12 +43,7 @@ func BenchmarkSpeed(b *testing.B) {
 	ours := newSpeed(b)
 	stock.bench(b, "Set", row{run: workers(ours.set), echoes: 1, wanted: wanted, allocations: wantedSetAllocations}, 1, 16, 64, 256)
 	stock.bench(b, "GuardSet", row{run: workers(ours.guardSet(b)), echoes: 1}, 1, 16, 64, 256)
-	pair := ours.leasePair(b, lease.Options{})
-	stock.bench(b, "LeasePair", row{run: workers(pair), echoes: 2, wanted: wanted, allocations: wantedPairAllocations}, 1, 16, 64, 256)
-	for name, noWatch := range map[string]bool{"Renewal": false, "RenewalNoWatch": true} {
-		renewals := newRenewals(b, lease.Options{NoWatch: noWatch})
-		stock.bench(b, name, row{begin: renewals.begin, run: renewals.lap, echoes: 1}, heldLeases)
-	}
+	stock.bench(b, "LeasePair", row{run: workers(ours.leasePair(b)), echoes: 2, wanted: wanted, allocations: wantedPairAllocations}, 1, 16, 64, 256)
 }
 
 // BenchmarkSpeedTLS is BenchmarkSpeed with all connections encrypted, also the connections of stock.
@@ -166,12 +162,12 @@ func (s *speed) guardSet(t testing.TB) func(context.Context, int) error {
 }
 
 // leasePair acquires a lease and releases it; each worker has its own.
-func (s *speed) leasePair(b testing.TB, options lease.Options) func(context.Context, int) error {
+func (s *speed) leasePair(b testing.TB) func(context.Context, int) error {
 	b.Helper()
 	leases := make([]*lease.Lease, len(keys))
 	for i := range leases {
 		var err error
-		if leases[i], err = lease.New(s.client, fmt.Sprintf("press-%03d/active", i), options); err != nil {
+		if leases[i], err = lease.New(s.client, fmt.Sprintf("press-%03d/active", i), lease.Options{}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -181,94 +177,6 @@ func (s *speed) leasePair(b testing.TB, options lease.Options) func(context.Cont
 			return err
 		}
 		return tenure.Release(ctx)
-	}
-}
-
-// heldLeases is the number of leases of the client that measures renewals.
-const heldLeases = 1000
-
-// renewals holds leases over one connection and lets all of them renew as often as the
-// connection carries: each has at most one renewal under way, and begins the next a
-// millisecond after the last. Apart from that they are ordinary tenures.
-type renewals struct {
-	client *transport.Client
-	leases []*lease.Lease
-
-	count, target atomic.Int64 // SETs that came to the server, and when to say so
-	reached       chan struct{}
-
-	watched bool         // the leases follow their keys
-	reads   atomic.Int64 // GETs that came to the server: the last of what that takes
-}
-
-func newRenewals(b *testing.B, options lease.Options) *renewals {
-	b.Helper()
-	options.RenewEvery = time.Millisecond
-	r := &renewals{leases: make([]*lease.Lease, heldLeases), reached: make(chan struct{}, 1), watched: !options.NoWatch}
-	r.client = dialSpeed(b, startSpeed(b, server.Options{
-		Authorizer: r,
-		// The Receive Maximum, so that the leases do not wait for each other. paho v0.23.0
-		// also prints to standard output when such a wait is cancelled.
-		Store: statestore.Options{DedupWindow: 2 * heldLeases},
-	}), transport.TLSOptions{})
-	for i := range r.leases {
-		var err error
-		if r.leases[i], err = lease.New(r.client, fmt.Sprintf("press-%04d/active", i), options); err != nil {
-			b.Fatal(err)
-		}
-	}
-	return r
-}
-
-// Authorize counts the requests that arrive at the server.
-func (r *renewals) Authorize(_ access.Identity, verb statestore.Verb, _ string) bool {
-	switch {
-	case verb == statestore.VerbGet:
-		r.reads.Add(1)
-	case verb == statestore.VerbSet && r.count.Add(1) == r.target.Load():
-		r.reached <- struct{}{}
-	}
-	return true
-}
-
-// begin acquires the leases, and returns when they follow their keys; end makes sure that they were held all the time.
-func (r *renewals) begin(ctx context.Context) (end func() error, err error) {
-	tenures := make([]*lease.Tenure, len(r.leases))
-	failures := make([]error, len(r.leases))
-	each := func(do func(i int) error) error {
-		var working sync.WaitGroup
-		for i := range r.leases {
-			working.Go(func() { failures[i] = do(i) })
-		}
-		await.Done(working.Wait)
-		return errors.Join(failures...)
-	}
-	before := r.reads.Load()
-	err = each(func(i int) (err error) {
-		tenures[i], err = r.leases[i].TryAcquire(ctx)
-		return err
-	})
-	for deadline := time.Now().Add(testsupport.Patience); r.watched && r.reads.Load() < before+heldLeases; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			err = errors.Join(err, errors.New("the leases do not follow their keys"))
-			break
-		}
-	}
-	return func() error {
-		return each(func(i int) error { return errors.Join(context.Cause(tenures[i].Context()), tenures[i].Release(ctx)) })
-	}, err
-}
-
-// lap waits until so many renewals came.
-func (r *renewals) lap(ctx context.Context, operations, _ int) error {
-	r.target.Store(r.count.Load() + int64(operations))
-	select {
-	case <-r.reached:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(testsupport.Patience):
-		return errors.New("the leases are not renewed")
 	}
 }
 
@@ -282,7 +190,6 @@ func newStock(client *stockClient) *stock { return &stock{workers(client.ask), m
 
 // row is a line of the table, but for the number in flight.
 type row struct {
-	begin  func(context.Context) (end func() error, err error) // not timed; may be nil
 	run    lap
 	echoes float64         // how many echoes an operation is compared with; 0: it is not compared
 	wanted map[int]float64 // the x-stock to reach, by requests in flight
@@ -291,32 +198,31 @@ type row struct {
 }
 
 // bench measures a row with each number in flight.
-func (s *stock) bench(b *testing.B, operation string, row row, inFlights ...int) {
+func (s *stock) bench(b *testing.B, operation string, r row, inFlights ...int) {
+	stock := row{run: s.run}
 	for _, inFlight := range inFlights {
 		perTurn := 0
 		b.Run(fmt.Sprintf("op=%s/inflight=%d", operation, inFlight), func(b *testing.B) {
 			if perTurn == 0 { // once, not for each b.N that is tried
-				perTurn = calibrate(b, row, inFlight, turn)
+				perTurn = r.calibrate(b, inFlight, turn)
 			}
-			if row.echoes > 0 && s.turns[inFlight] == 0 {
-				s.turns[inFlight] = calibrate(b, rowOf(s.run), inFlight, echoTurn)
+			if r.echoes > 0 && s.turns[inFlight] == 0 {
+				s.turns[inFlight] = stock.calibrate(b, inFlight, echoTurn)
 			}
-			s.measure(b, row, inFlight, perTurn)
+			s.measure(b, r, inFlight, perTurn)
 		})
 	}
 }
-
-func rowOf(run lap) row { return row{run: run} }
 
 // turn is how long an operation is measured before the echoes are, and echoTurn how long
 // each of these.
 const turn, echoTurn = 50 * time.Millisecond, 20 * time.Millisecond
 
 // calibrate returns how many operations take about so long, and warms up on the way.
-func calibrate(b *testing.B, row row, inFlight int, long time.Duration) int {
+func (r row) calibrate(b *testing.B, inFlight int, long time.Duration) int {
 	b.Helper()
 	for operations := 4 * inFlight; ; operations *= 2 {
-		if took := row.time(b, operations, inFlight); took >= long/2 {
+		if took := r.time(b, operations, inFlight); took >= long/2 {
 			return max(int(float64(operations)*float64(long)/float64(took)), 4*inFlight)
 		}
 	}
@@ -326,20 +232,13 @@ func calibrate(b *testing.B, row row, inFlight int, long time.Duration) int {
 // They begin after a garbage collection, so that none pays for the garbage of another.
 func (r row) time(b *testing.B, operations, inFlight int) time.Duration {
 	b.Helper()
-	end := func() error { return nil }
-	if r.begin != nil {
-		var err error
-		if end, err = r.begin(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-	}
 	runtime.GC()
 	b.StartTimer()
 	began := time.Now()
 	err := r.run(b.Context(), operations, inFlight)
 	took := time.Since(began)
 	b.StopTimer()
-	if err := errors.Join(err, end()); err != nil {
+	if err != nil {
 		b.Fatal(err)
 	}
 	return took

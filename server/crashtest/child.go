@@ -98,13 +98,10 @@ func Launch(task Task, wrap func(program string) []string) (*Child, error) {
 
 // Address waits until the store of the child can be reached, and returns its address, once. The
 // error is ErrDied if the child killed itself before, at the point of its Life.
-func (c *Child) Address(ctx context.Context) (string, error) {
-	for {
+func (c *Child) Address(ctx context.Context) (address string, err error) {
+	for address == "" {
 		select {
-		case address := <-c.ready:
-			if address != "" {
-				return address, nil
-			}
+		case address = <-c.ready:
 		case <-c.died:
 			if c.task.Life.Point != "" && c.isKilled() {
 				return "", ErrDied
@@ -114,6 +111,7 @@ func (c *Child) Address(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("the child did not say where it listens: %w", context.Cause(ctx))
 		}
 	}
+	return address, nil
 }
 
 // Ready returns a channel that gets the address each time when the store of the child can be
@@ -126,13 +124,8 @@ func (c *Child) Died() <-chan struct{} { return c.died }
 
 // Arm gives the child a Life in place of the one in its Task.
 func (c *Child) Arm(life Life) error {
-	text, err := json.Marshal(life)
-	if err != nil {
-		return err
-	}
 	c.task.Life = life
-	_, err = c.stdin.Write(append(text, '\n'))
-	return err
+	return json.NewEncoder(c.stdin).Encode(life)
 }
 
 // Stop asks the child to end cleanly: the context of its function ends. Wait for Died, or Kill it.
@@ -151,11 +144,9 @@ func (c *Child) Kill() error {
 		return err
 	}
 	_ = c.stdin.Close()
-	timer := time.NewTimer(killTimeout)
-	defer timer.Stop()
 	select {
 	case <-c.died:
-	case <-timer.C:
+	case <-time.After(killTimeout):
 		return fmt.Errorf("the child %d did not end within %v", c.cmd.Process.Pid, killTimeout)
 	}
 	if !c.isKilled() {
@@ -189,13 +180,11 @@ func Main(serve func(ctx context.Context, task Task) error) {
 	engine.SystemClock = func() time.Time { return time.Now().Add(armed.Load().life.Clock) }
 	failpoint.Set(func(at failpoint.Point) { armed.Load().hit(at) })
 	go func() { // ends with the parent
-		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-			next := &armament{}
-			if json.Unmarshal(lines.Bytes(), &next.life) == nil {
-				armed.Store(next)
-			}
+		defer cancel()
+		lives := json.NewDecoder(os.Stdin)
+		for next := new(armament); lives.Decode(&next.life) == nil; next = new(armament) {
+			armed.Store(next)
 		}
-		cancel()
 	}()
 	if err := serve(ctx, task); err != nil {
 		fmt.Fprintln(os.Stderr, err)

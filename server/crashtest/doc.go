@@ -15,7 +15,7 @@
 //	}
 //
 // The clients do everything at random that the protocol has on a few registers, contend for leases,
-// and deliver requests again. Each [Property] says what must hold.
+// and deliver requests again.
 //
 // A [History] is what clients saw of one key; its Check says whether the operations are
 // linearizable, by github.com/anishathalye/porcupine and the rules of a durable store: values,

@@ -24,8 +24,6 @@ const (
 	LostBatch Fault = "lost batch"
 	// LifetimeNotGivenBack: a restart does not give keys their whole lifetime again.
 	LifetimeNotGivenBack Fault = "lifetime not given back"
-	// TornGroup: a part of some groups is not committed.
-	TornGroup Fault = "torn group"
 	// ReplyForgotten: the remembered replies are not kept.
 	ReplyForgotten Fault = "remembered reply not kept"
 	// FenceForgotten: the fence of a key is not kept.
@@ -37,12 +35,11 @@ const (
 // Faults returns all faults but None.
 func Faults() []Fault {
 	return []Fault{
-		ReplyBeforeCommit, LostBatch, LifetimeNotGivenBack, TornGroup, ReplyForgotten,
-		FenceForgotten, IdentityForgotten,
+		ReplyBeforeCommit, LostBatch, LifetimeNotGivenBack, ReplyForgotten, FenceForgotten, IdentityForgotten,
 	}
 }
 
-// One of losses batches is lost, or torn.
+// One of losses batches is lost.
 const losses = 10
 
 // broken is a journal with a fault: it keeps less than it is told, or gives back something else.
@@ -58,7 +55,7 @@ func (b *broken) Commit(ctx context.Context, batch []statestore.Group) error {
 	kept := make([]statestore.Group, 0, len(batch))
 	for _, group := range batch {
 		var records statestore.Group
-		for i, record := range group {
+		for _, record := range group {
 			item := statestore.Item{} // of a deletion
 			if len(record.Value) > 0 {
 				var err error
@@ -66,7 +63,7 @@ func (b *broken) Commit(ctx context.Context, batch []statestore.Group) error {
 					return err
 				}
 			}
-			if b.keeps(i, item.Kind) {
+			if b.keeps(item.Kind) {
 				records = append(records, clone(record))
 			}
 		}
@@ -80,15 +77,13 @@ func (b *broken) Commit(ctx context.Context, batch []statestore.Group) error {
 	return b.Journal.Commit(ctx, kept)
 }
 
-// keeps reports whether the record at a place of its group is kept. A store refuses to start without
+// keeps reports whether a record is kept. A store refuses to start without
 // identity and bound, so these are.
-func (b *broken) keeps(place int, kind statestore.Kind) bool {
+func (b *broken) keeps(kind statestore.Kind) bool {
 	lost := b.commits%losses == 0 && kind != statestore.KindBound && kind != statestore.KindIdentity
 	switch b.fault {
 	case LostBatch:
 		return !lost
-	case TornGroup:
-		return !lost || place == 0
 	case ReplyForgotten:
 		return kind != statestore.KindReply
 	}

@@ -94,11 +94,17 @@ type Operation struct {
 
 // String returns the operation in one line.
 func (o Operation) String() string {
-	return fmt.Sprintf("%9.3f–%9.3f ms client %d: %v %q %q %v PX %d token %v: %q %q version %v",
-		milliseconds(o.Call), milliseconds(o.Return), o.Client, o.Kind, o.Key, o.Value, o.Condition, o.TTL.Milliseconds(), o.Token, o.Result, o.Read, o.Version)
+	return fmt.Sprintf("%v–%v client %d: %v %q %q %v PX %d token %v: %q %q version %v", o.Call, o.Return, o.Client,
+		o.Kind, o.Key, o.Value, o.Condition, o.TTL.Milliseconds(), o.Token, o.Result, o.Read, o.Version)
 }
 
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+// end is when the operation has taken effect at the latest.
+func (o *Operation) end() time.Duration {
+	if o.Result == Unknown {
+		return forever
+	}
+	return o.Return
+}
 
 // changes reports whether the operation may have changed the key.
 func (o *Operation) changes() bool {
@@ -118,61 +124,30 @@ type History struct {
 	Strict bool
 }
 
-// Verdict is what a check of a History found.
-type Verdict string
-
-// The verdicts.
-const (
-	// Undecided: the check did not end in time. It proves nothing.
-	Undecided Verdict = "undecided"
-	// Linearizable: the operations can have taken effect one after the other, each between
-	// its call and its return.
-	Linearizable Verdict = "linearizable"
-	// NotLinearizable: they cannot.
-	NotLinearizable Verdict = "not linearizable"
-)
-
 // Check reports whether the operations on the key are linearizable: whether they can have
 // taken effect one after the other, by the rules of the protocol and of a durable store. It
-// gives up after timeout, or after a step for each microsecond of it: in a synctest bubble time
-// stands still during the check.
+// gives up after timeout.
 //
 // An operation of unknown outcome may take effect at any time after its call, or never. A key
 // with a lifetime may go away between the two times that its SET and the restarts since allow.
-func (h *History) Check(timeout time.Duration) Verdict {
-	g := &rules{restarts: h.Restarts, strict: h.Strict}
-	left := int64(timeout / time.Microsecond) // steps
+func (h *History) Check(timeout time.Duration) porcupine.CheckResult {
 	model := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{register{}} },
 		Step: func(state, input, _ any) (states []any) {
-			if left--; left < 0 {
-				return nil // so the check ends soon, without a verdict
-			}
-			for _, r := range g.after(state.(register), input.(*Operation)) {
+			for _, r := range h.after(state.(register), input.(*Operation)) {
 				states = append(states, r)
 			}
 			return states
 		},
 	}
-	operations := make([]porcupine.Operation, 0, len(h.Operations))
+	var operations []porcupine.Operation
 	for i := range h.Operations {
 		o := &h.Operations[i]
-		end := o.Return
-		if o.Result == Unknown {
-			if !o.changes() {
-				continue // a GET without a reply says nothing
-			}
-			end = forever
+		if o.Result != Unknown || o.changes() { // a GET without a reply says nothing
+			operations = append(operations, porcupine.Operation{ClientId: o.Client, Input: o, Call: int64(o.Call), Return: int64(o.end())})
 		}
-		operations = append(operations, porcupine.Operation{ClientId: o.Client, Input: o, Call: int64(o.Call), Return: int64(end)})
 	}
-	switch result := porcupine.CheckOperationsTimeout(model.ToModel(), operations, timeout); {
-	case result == porcupine.Ok:
-		return Linearizable
-	case result == porcupine.Illegal && left >= 0:
-		return NotLinearizable
-	}
-	return Undecided
+	return porcupine.CheckOperationsTimeout(model.ToModel(), operations, timeout)
 }
 
 // String returns the operations in the order of their calls, one each line, and the restarts.
@@ -183,7 +158,7 @@ func (h *History) String() string {
 		fmt.Fprintln(&b, o)
 	}
 	for _, r := range h.Restarts {
-		fmt.Fprintf(&b, "%9.3f–%9.3f ms restart\n", milliseconds(r.Dead), milliseconds(r.Ready))
+		fmt.Fprintf(&b, "%v–%v restart\n", r.Dead, r.Ready)
 	}
 	return b.String()
 }

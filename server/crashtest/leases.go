@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -35,17 +34,16 @@ type holding struct {
 
 // contend acquires the lease, holds it and releases it, again and again until ctx ends.
 func (c *contest) contend(ctx context.Context, s *session, random *rand.Rand) {
-	// The clock of the run is virtual in a synctest bubble; the monotonic clock of the system is not.
-	l, err := lease.New(s.Client, c.name, lease.Options{TTL: c.ttl, Clock: c.recorder.now})
+	l, err := lease.New(s.Client, c.name, lease.Options{TTL: c.ttl})
 	if err != nil {
-		c.recorder.violated(OnlyKnownErrors, "lease.New: %v", err)
+		c.recorder.violated("lease.New: %v", err)
 		return
 	}
 	for ctx.Err() == nil {
 		tenure, err := l.Acquire(ctx)
 		if err != nil {
 			if ctx.Err() == nil && !errors.Is(err, transport.ErrClosed) {
-				c.recorder.violated(OnlyKnownErrors, "acquire: %v", err)
+				c.recorder.violated("acquire: %v", err)
 			}
 			return
 		}
@@ -61,10 +59,12 @@ func (c *contest) hold(ctx context.Context, s *session, tenure *lease.Tenure, ra
 		defer cancel()
 		_ = tenure.Release(ctx) // or it expires
 	}()
-	h, ok := c.begin(s, tenure)
-	if !ok {
-		return
+	token, err := tenure.Token()
+	if err != nil {
+		return // it is over already
 	}
+	h := &holding{tenure: tenure, client: s.ClientID(), token: token}
+	c.begin(h)
 	lasts := c.ttl / 8
 	if random.IntN(4) == 0 {
 		lasts = 2 * c.ttl // to be renewed several times, also over a crash
@@ -80,7 +80,7 @@ func (c *contest) hold(ctx context.Context, s *session, tenure *lease.Tenure, ra
 		switch over := c.recorder.now() > until; {
 		case cause != nil:
 			if !errors.Is(cause, lease.ErrDeadlinePassed) && !errors.Is(cause, transport.ErrClosed) {
-				c.recorder.violated(LeasesLast, "%s: the tenure of %s with token %v ended: %v", c.name, h.client, h.token, cause)
+				c.recorder.violated("%s: the tenure of %s with token %v ended: %v", c.name, h.client, token, cause)
 			}
 			return
 		case over && runsOut:
@@ -92,63 +92,25 @@ func (c *contest) hold(ctx context.Context, s *session, tenure *lease.Tenure, ra
 }
 
 // begin notes a new tenure.
-func (c *contest) begin(s *session, tenure *lease.Tenure) (*holding, bool) {
-	token, err := tenure.Token()
-	if err != nil {
-		return nil, false // it is over already
-	}
-	h := &holding{tenure: tenure, client: s.ClientID(), token: token}
+func (c *contest) begin(h *holding) {
+	c.recorder.count(tenures, 1)
 	c.mu.Lock()
-	before := c.highest
-	c.highest = higher(c.highest, token)
-	c.tenures = append(slices.DeleteFunc(c.tenures, func(h *holding) bool { return context.Cause(h.tenure.Context()) != nil }), h)
-	c.mu.Unlock()
-	c.recorder.count(Tenures, 1)
-	if token.Compare(before) <= 0 {
-		c.recorder.violated(OneHolder, "%s: %s got the token %v after %v", c.name, h.client, token, before)
+	defer c.mu.Unlock()
+	if h.token.Compare(c.highest) <= 0 {
+		c.recorder.violated("%s: %s got the token %v after %v", c.name, h.client, h.token, c.highest)
 	}
-	return h, true
+	c.highest = higher(c.highest, h.token)
+	c.tenures = append(slices.DeleteFunc(c.tenures, func(h *holding) bool { return h.tenure.Context().Err() != nil }), h)
 }
 
 // look checks that no other tenure holds while h does.
 func (c *contest) look(h *holding) {
 	c.mu.Lock()
-	others := slices.Clone(c.tenures)
-	c.mu.Unlock()
-	for _, other := range others {
-		if other == h {
-			continue
-		}
+	defer c.mu.Unlock()
+	for _, other := range c.tenures {
 		_, err := other.tenure.Token()
-		if _, mine := h.tenure.Token(); err == nil && mine == nil {
-			c.recorder.violated(OneHolder, "%s: %s holds with token %v, and %s with token %v",
-				c.name, h.client, h.token, other.client, other.token)
+		if _, mine := h.tenure.Token(); other != h && err == nil && mine == nil {
+			c.recorder.violated("%s: %s holds with token %v, and %s with token %v", c.name, h.client, h.token, other.client, other.token)
 		}
 	}
-}
-
-// probe reads the key of the lease. While a tenure lasts, its key must be there.
-func (c *contest) probe(ctx context.Context, s *session) {
-	c.mu.Lock()
-	var h *holding
-	if len(c.tenures) > 0 {
-		h = c.tenures[len(c.tenures)-1]
-	}
-	c.mu.Unlock()
-	if h == nil || context.Cause(h.tenure.Context()) != nil {
-		return
-	}
-	o := s.do(ctx, Operation{Kind: Get, Key: c.name})
-	if o.Result != Done && o.Result != Absent || context.Cause(h.tenure.Context()) != nil {
-		return
-	}
-	left := h.tenure.Remaining()
-	if left <= 0 {
-		return
-	}
-	if o.Result == Absent || !strings.HasPrefix(o.Read, h.client+":") {
-		c.recorder.violated(LeasesLast, "%v; %s holds it for another %v", o, h.client, left)
-		return
-	}
-	c.recorder.count(Probes, 1)
 }

@@ -2,6 +2,7 @@ package crashtest
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -45,38 +46,29 @@ type register struct {
 	now      time.Duration // all later operations take effect after this
 }
 
-// rules are what a register depends on besides its operations.
-type rules struct {
-	restarts []Restart // in order
-	strict   bool      // statestore.Options.Strict
-}
-
 // after returns the registers that an operation can leave behind, or none if it cannot have
 // had its result here.
-func (g *rules) after(r register, o *Operation) []register {
+func (h *History) after(r register, o *Operation) []register {
 	r.now = max(r.now, o.Call)
-	end := o.Return
-	if o.Result == Unknown {
-		end = forever
-	}
+	end := o.end()
 	var results []register
-	if r.exists && g.mayLive(&r, end) {
-		results = g.apply(results, r, o, end)
+	if r.exists && h.mayLive(&r, end) {
+		results = h.apply(results, r, o)
 	}
-	if !r.exists || g.mayHaveExpired(&r, end) {
+	if !r.exists || h.mayHaveExpired(&r, end) {
 		gone := r
-		gone.remove(g.strict)
-		results = g.apply(results, gone, o, end)
+		gone.remove(h.Strict)
+		results = h.apply(results, gone, o)
 	}
 	return results
 }
 
 // mayLive reports whether an existing key can be there at some time between now and end.
-func (g *rules) mayLive(r *register, end time.Duration) bool {
-	if r.ttl == 0 || r.now <= later(r.to, r.ttl+tolerance) {
+func (h *History) mayLive(r *register, end time.Duration) bool {
+	if r.ttl == 0 || r.now-r.ttl-tolerance <= r.to {
 		return true
 	}
-	for _, restart := range g.restarts {
+	for _, restart := range h.Restarts {
 		if restart.Ready >= r.from && restart.Dead <= end && r.now <= restart.Ready+r.longest+tolerance {
 			return true
 		}
@@ -86,12 +78,12 @@ func (g *rules) mayLive(r *register, end time.Duration) bool {
 
 // mayHaveExpired reports whether an existing key can be gone at some time between now and end,
 // because it expired.
-func (g *rules) mayHaveExpired(r *register, end time.Duration) bool {
+func (h *History) mayHaveExpired(r *register, end time.Duration) bool {
 	if r.ttl == 0 {
 		return false
 	}
 	begins := r.from // of the lifetime
-	for _, restart := range g.restarts {
+	for _, restart := range h.Restarts {
 		if restart.Dead < r.to {
 			continue // the value may have been set after it
 		}
@@ -103,19 +95,11 @@ func (g *rules) mayHaveExpired(r *register, end time.Duration) bool {
 	return begins+r.ttl-tolerance <= end
 }
 
-// later returns t+d without overflow.
-func later(t, d time.Duration) time.Duration {
-	if t > forever-d {
-		return forever
-	}
-	return t + d
-}
-
 // apply adds the register after an operation to results, unless the operation cannot have had
 // its result. Whether the key exists is decided.
-func (g *rules) apply(results []register, r register, o *Operation, end time.Duration) []register {
+func (h *History) apply(results []register, r register, o *Operation) []register {
 	if o.Kind == Get || o.Kind == Notified {
-		return g.read(results, r, o, end)
+		return h.read(results, r, o)
 	}
 	var refusal Result // Unknown: none
 	switch {
@@ -132,29 +116,24 @@ func (g *rules) apply(results []register, r register, o *Operation, end time.Dur
 		o.Kind == VDel && r.value != o.Value:
 		refusal = Failed
 	}
-	switch {
-	case refusal != Unknown && o.Result == Unknown:
-		if refusal == Absent {
-			r.raise(o.Token)
-		}
-		return append(results, r) // nothing else changed
-	case refusal != Unknown:
-		if o.Result != refusal {
+	if refusal != Unknown {
+		if o.Result != Unknown && o.Result != refusal {
 			return results
 		}
-		if refusal == Failed {
-			return g.told(results, r, o, end)
-		}
 		if refusal == Absent {
 			r.raise(o.Token)
 		}
-		return append(results, r)
-	case o.Result != Done && o.Result != Unknown:
+		if o.Result == Failed {
+			return h.told(results, r, o)
+		}
+		return append(results, r) // nothing else changed
+	}
+	if o.Result != Done && o.Result != Unknown {
 		return results
 	}
 	if o.Kind != Set {
 		r.raise(o.Token)
-		r.remove(g.strict)
+		r.remove(h.Strict)
 		return append(results, r)
 	}
 	if o.Result == Done && o.Version.Compare(r.above) <= 0 {
@@ -164,19 +143,9 @@ func (g *rules) apply(results []register, r register, o *Operation, end time.Dur
 	if r.exists && r.value == o.Value && o.TTL > 0 {
 		longest = max(longest, r.longest) // a renewal for a shorter time leaves the record as it is
 	}
-	next := register{
-		exists:  true,
-		value:   o.Value,
-		version: o.Version,
-		above:   r.above,
-		since:   r.now,
-		token:   higher(r.token, o.Token),
-		from:    r.now,
-		to:      end,
-		ttl:     o.TTL,
-		longest: longest,
-		now:     r.now,
-	}
+	next := r
+	next.exists, next.value, next.version, next.since = true, o.Value, o.Version, r.now
+	next.token, next.from, next.to, next.ttl, next.longest = higher(r.token, o.Token), r.now, o.end(), o.TTL, longest
 	if o.Result == Done {
 		next.above = o.Version
 	}
@@ -184,14 +153,14 @@ func (g *rules) apply(results []register, r register, o *Operation, end time.Dur
 }
 
 // read adds the register after a GET or a notification.
-func (g *rules) read(results []register, r register, o *Operation, end time.Duration) []register {
+func (h *History) read(results []register, r register, o *Operation) []register {
 	if r.exists != (o.Result == Done) || r.exists && r.value != o.Read {
 		return results
 	}
 	if !r.exists && o.Kind == Get {
 		return append(results, r)
 	}
-	return g.told(results, r, o, end)
+	return h.told(results, r, o)
 }
 
 // remove makes the key go away. Its version stays known, for the notification of that.
@@ -210,28 +179,19 @@ func (r *register) raise(token hlc.Token) {
 }
 
 // told adds the register after an operation whose reply told the version of the value.
-func (g *rules) told(results []register, r register, o *Operation, end time.Duration) []register {
+func (h *History) told(results []register, r register, o *Operation) []register {
+	restarted := func(one Restart) bool { return one.Ready >= r.since && one.Dead <= o.end() }
 	switch {
 	case o.Version.IsZero() || o.Version == r.version:
 		return append(results, r)
 	case o.Version.Compare(r.above) <= 0:
 		return results
-	case r.version.IsZero(), r.ttl > 0 && g.restarted(r.since, end):
+	case r.version.IsZero(), r.ttl > 0 && slices.ContainsFunc(h.Restarts, restarted):
 		// A restart gives a key with a lifetime a new version.
 		r.version, r.above, r.since = o.Version, o.Version, r.now
 		return append(results, r)
 	}
 	return results
-}
-
-// restarted reports whether the store may have restarted between two times.
-func (g *rules) restarted(from, to time.Duration) bool {
-	for _, restart := range g.restarts {
-		if restart.Ready >= from && restart.Dead <= to {
-			return true
-		}
-	}
-	return false
 }
 
 func higher(a, b hlc.Token) hlc.Token {

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/anishathalye/porcupine"
+
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
@@ -18,14 +20,13 @@ import (
 type registers struct {
 	recorder *recorder
 	strict   bool
-	most     int // operations on a key
 
 	mu          sync.Mutex
 	generations []*generation // that are used
 	count       int
 
 	checks   sync.WaitGroup
-	checking chan struct{} // a token for the one check at a time
+	checking sync.Mutex // one check at a time
 }
 
 // generation is a set of keys.
@@ -46,20 +47,21 @@ type registerKey struct {
 	operations []Operation
 	begun      int
 	notified   int
-	written    map[string]time.Duration        // when the first request to write a value began
-	issued     map[hlc.Timestamp]time.Duration // when the request began that got a version
-	last       string                          // the value that was read or written last
+	written    map[string]time.Duration // when the first request to write a value began
+	last       string                   // the value that was read or written last
 }
 
-const keysPerGeneration = 5
-
-func newRegisters(r *recorder, strict bool) *registers {
-	return &registers{recorder: r, strict: strict, most: 120, checking: make(chan struct{}, 1)}
-}
+const (
+	keysPerGeneration = 5
+	// mostOperations bounds the operations on a key.
+	mostOperations = 120
+)
 
 // rotate adds new keys, and has the histories of the oldest ones checked.
 func (g *registers) rotate() *generation {
+	g.retire(1)
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	g.count++
 	fresh := &generation{began: g.recorder.now(), base: g.recorder.saw(hlc.Timestamp{}), over: make(chan struct{})}
 	for i := range keysPerGeneration {
@@ -68,71 +70,51 @@ func (g *registers) rotate() *generation {
 			fenced:  i == 1 || i == 3,
 			brief:   i >= 2,
 			written: make(map[string]time.Duration),
-			issued:  make(map[hlc.Timestamp]time.Duration),
 		})
 	}
-	var old []*generation
 	g.generations = append(g.generations, fresh)
-	for len(g.generations) > 2 {
-		old, g.generations = append(old, g.generations[0]), g.generations[1:]
-	}
-	g.mu.Unlock()
-	for _, one := range old {
-		g.retire(one)
-	}
 	return fresh
 }
 
-// close has all histories checked, and waits for that. The clients have stopped.
-func (g *registers) close() {
+// retire keeps the latest generations, and checks the histories of the other keys.
+func (g *registers) retire(keep int) {
 	g.mu.Lock()
-	old := g.generations
-	g.generations = nil
-	g.mu.Unlock()
-	for _, one := range old {
-		g.retire(one)
+	defer g.mu.Unlock()
+	for len(g.generations) > keep {
+		old := g.generations[0]
+		g.generations = g.generations[1:]
+		close(old.over)
+		g.checks.Go(func() {
+			old.inflight.Wait() // each operation has a timeout
+			restarts := g.recorder.restartsNear(old.began)
+			for _, key := range old.keys {
+				g.check(&History{Operations: key.operations, Restarts: restarts, Strict: g.strict})
+			}
+		})
 	}
-	g.checks.Wait()
-}
-
-// retire checks the histories of keys that are no longer used.
-func (g *registers) retire(old *generation) {
-	close(old.over)
-	g.checks.Go(func() {
-		old.inflight.Wait() // each operation has a timeout
-		restarts := g.recorder.restartsNear(old.began)
-		for _, key := range old.keys {
-			g.check(&History{Operations: key.operations, Restarts: restarts, Strict: g.strict})
-		}
-	})
 }
 
 func (g *registers) check(h *History) {
-	g.checking <- struct{}{}
-	defer func() { <-g.checking }()
+	g.checking.Lock()
+	defer g.checking.Unlock()
 	select {
 	case <-g.recorder.broken: // the run is over, and this check need not find the same again
 		return
 	default:
 	}
-	if verdict := h.Check(patience); verdict != Linearizable {
-		g.recorder.violated(HistoriesAreLinearizable, "the history is %v:\n%v", verdict, h)
+	if verdict := h.Check(patience); verdict != porcupine.Ok {
+		g.recorder.violated("the check of a history says %v:\n%v", verdict, h)
 	}
-	g.recorder.count(Histories, 1)
+	g.recorder.count(histories, 1)
 }
 
-// choose returns a key for one operation, which must call generation.inflight.Done. It returns
-// nil if there is none now.
+// choose returns a key for one operation, which must call generation.inflight.Done.
 func (g *registers) choose(random *rand.Rand) (*generation, *registerKey) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.generations) == 0 {
-		return nil, nil
-	}
 	of := g.generations[random.IntN(len(g.generations))]
-	key := of.keys[random.IntN(len(of.keys))]
 	of.inflight.Add(1)
-	return of, key
+	return of, of.keys[random.IntN(len(of.keys))]
 }
 
 // use does random operations on the keys until ctx ends.
@@ -141,9 +123,6 @@ func (g *registers) use(ctx context.Context, s *session, random *rand.Rand) {
 	for ctx.Err() == nil {
 		sleep.For(ctx, time.Duration(random.IntN(6000))*time.Microsecond)
 		of, key := g.choose(random)
-		if key == nil {
-			continue
-		}
 		if o, ok := key.begin(g, of, s.number, &own, random); ok {
 			key.end(s.do(ctx, o))
 		}
@@ -154,54 +133,45 @@ func (g *registers) use(ctx context.Context, s *session, random *rand.Rand) {
 // visit reads one of the keys, from a process that was deposed: what it answers must be true.
 func (g *registers) visit(ctx context.Context, s *session, random *rand.Rand) {
 	of, key := g.choose(random)
-	if key == nil {
-		return
-	}
 	defer of.inflight.Done()
-	if key.mayBegin(g.most) {
-		g.recorder.count(Visits, 1)
+	if key.mayBegin() {
+		g.recorder.count(visits, 1)
 		key.end(s.do(ctx, Operation{Kind: Get, Key: key.name}))
 	}
 }
 
 // mayBegin counts an operation, and reports whether there were not enough before.
-func (k *registerKey) mayBegin(most int) bool {
+func (k *registerKey) mayBegin() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.begun++
-	return k.begun <= most
+	return k.begun <= mostOperations
 }
+
+// What clients do to a key, and on which condition, as often as it is here.
+var (
+	kinds      = []Kind{Get, Get, Get, Get, Get, Set, Set, Set, Set, Set, Set, Set, Set, Del, VDel, VDel, VDel}
+	conditions = []transport.Condition{
+		transport.IfMissingOrEqual, transport.IfMissingOrEqual, transport.IfMissingOrEqual, transport.IfMissing, transport.Always, transport.Always,
+	}
+)
 
 // begin returns a random operation, and false if there were enough.
 func (k *registerKey) begin(g *registers, of *generation, client int, own *int, random *rand.Rand) (o Operation, ok bool) {
-	if !k.mayBegin(g.most) {
+	if !k.mayBegin() {
 		return o, false
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	o.Key = k.name
-	switch n := random.IntN(100); {
-	case n < 30:
-		o.Kind = Get
-	case n < 78:
-		o.Kind = Set
-	case n < 84:
-		o.Kind = Del
-	default:
-		o.Kind = VDel
-	}
+	o.Kind = kinds[random.IntN(len(kinds))]
 	*own++
 	o.Value = fmt.Sprintf("%d-%d", client, *own)
 	if o.Kind == VDel || random.IntN(3) == 0 {
 		o.Value = k.last // a renewal, perhaps another client's
 	}
 	if o.Kind == Set {
-		switch random.IntN(6) {
-		case 0, 1, 2:
-			o.Condition = transport.IfMissingOrEqual
-		case 3:
-			o.Condition = transport.IfMissing
-		}
+		o.Condition = conditions[random.IntN(len(conditions))]
 		switch {
 		case k.brief && random.IntN(3) > 0:
 			o.TTL = time.Duration(10+random.IntN(60)) * time.Millisecond
@@ -232,9 +202,6 @@ func (k *registerKey) end(o Operation) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.operations = append(k.operations, o)
-	if o.Kind == Set && o.Result == Done {
-		k.issued[o.Version] = o.Call
-	}
 	switch {
 	case o.Kind == Get && o.Result == Done:
 		k.last = o.Read
@@ -266,7 +233,7 @@ func (g *registers) watch(ctx context.Context, s *session, of *generation) {
 					if !open {
 						return
 					}
-					key.hear(s, change, of.began, g.most/3)
+					key.hear(s, change, of.began)
 				}
 			}
 		})
@@ -275,14 +242,14 @@ func (g *registers) watch(ctx context.Context, s *session, of *generation) {
 }
 
 // hear adds a notification to the history, unless there are enough.
-func (k *registerKey) hear(s *session, change transport.Change, since time.Duration, most int) {
+func (k *registerKey) hear(s *session, change transport.Change, since time.Duration) {
 	o := Operation{Client: s.number, Kind: Notified, Key: k.name, Call: since, Return: s.recorder.now(),
 		Result: Absent, Version: change.Version}
 	s.recorder.saw(change.Version)
-	s.recorder.count(Notifications, 1)
+	s.recorder.count(notifications, 1)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.notified++; k.notified > most {
+	if k.notified++; k.notified > mostOperations/3 {
 		return
 	}
 	// The key was not so before the request began that made it so. The shorter the time in
@@ -292,8 +259,6 @@ func (k *registerKey) hear(s *session, change transport.Change, since time.Durat
 		if at, known := k.written[o.Read]; known {
 			o.Call = at
 		}
-	} else if at, known := k.issued[change.Version]; known {
-		o.Call = at
 	}
 	k.operations = append(k.operations, o)
 }

@@ -41,17 +41,12 @@ type Store interface {
 	// Kill ends the present life without a warning, if it is not over, and returns when the
 	// store can do nothing any more.
 	Kill() error
-	// Dial returns a client that connects again by itself in each life. The caller closes it.
+	// Dial returns a client that connects again by itself in each life, and DialRaw opens a connection to
+	// the present one. The caller closes them.
 	Dial(ctx context.Context, clientID string, options transport.ClientOptions) (*transport.Client, error)
+	DialRaw(ctx context.Context) (net.Conn, error)
 	// Points returns the points at which the store can kill itself.
 	Points() []failpoint.Point
-}
-
-// A RawDialer is a Store over MQTT, to which a client can deliver requests again. Run tests that
-// only with such a store.
-type RawDialer interface {
-	// DialRaw opens a connection to the present life of the store. The caller closes it.
-	DialRaw(ctx context.Context) (net.Conn, error)
 }
 
 // A Former is a Store of several processes, in which one that was frozen may go on after another
@@ -65,9 +60,9 @@ type Former interface {
 // store.
 var ErrDied = errors.New("the store killed itself while it started")
 
-// Options configures Run. The zero value is ready for use.
+// Options configures Run.
 type Options struct {
-	// Cycles is how often the store is killed; default 10.
+	// Cycles is how often the store is killed.
 	Cycles int
 	// Seed makes the choices of the run, but not the order in which clients are served.
 	Seed uint64
@@ -101,25 +96,22 @@ const (
 // after the first violation, and when ctx ends. The error says why the run itself failed;
 // violations are in the report.
 func Run(ctx context.Context, store Store, options Options) (*Report, error) {
-	options.Cycles = cmp.Or(options.Cycles, 10)
 	options.TTL = cmp.Or(options.TTL, 2*time.Second)
 	r := newRecorder()
 	h := &harness{
 		options: options, store: store, recorder: r,
 		random:    rand.New(rand.NewPCG(options.Seed, 1)),
-		registers: newRegisters(r, options.Strict),
+		registers: &registers{recorder: r, strict: options.Strict},
 	}
 	for i := range contests {
 		h.contests = append(h.contests, &contest{recorder: r, name: fmt.Sprintf("lease/%d", i), ttl: options.TTL})
 	}
-	if raw, ok := store.(RawDialer); ok {
-		r.report.redelivers = true
-		for i := range 2 {
-			h.redeliveries = append(h.redeliveries, newRedeliveries(r, i, raw.DialRaw))
-		}
+	for i := range 2 {
+		h.redeliveries = append(h.redeliveries, &redeliveries{recorder: r, clientID: fmt.Sprintf("again-%d", i), dial: store.DialRaw})
 	}
 	err := h.run(ctx)
-	return r.reported(h.cycles), err
+	r.report.Cycles, r.report.Took = h.cycles, r.now()
+	return &r.report, err
 }
 
 type harness struct {
@@ -131,7 +123,7 @@ type harness struct {
 
 	registers    *registers
 	contests     []*contest
-	redeliveries []*redeliveries // none if the store has no RawDialer
+	redeliveries []*redeliveries
 
 	sessions []*session
 	audit    *session // of them; it only reads and watches
@@ -170,7 +162,8 @@ func (h *harness) close() {
 		_ = s.Close() // ends its requests
 	}
 	h.tasks.Wait()
-	h.registers.close()
+	h.registers.retire(0)
+	h.registers.checks.Wait()
 }
 
 // dial makes the clients.
@@ -200,6 +193,7 @@ func (h *harness) do(task func(*rand.Rand)) {
 
 // work makes the clients use the store until ctx ends.
 func (h *harness) work(ctx context.Context) {
+	h.rotate(ctx)
 	for i := range randomly {
 		h.do(func(random *rand.Rand) { h.registers.use(ctx, h.sessions[i], random) })
 	}
@@ -207,12 +201,6 @@ func (h *harness) work(ctx context.Context) {
 		for i := range contenders {
 			h.do(func(random *rand.Rand) { c.contend(ctx, h.sessions[randomly+i], random) })
 		}
-		h.do(func(random *rand.Rand) {
-			for ctx.Err() == nil {
-				c.probe(ctx, h.audit)
-				sleep.For(ctx, time.Duration(random.IntN(30))*time.Millisecond)
-			}
-		})
 	}
 	if store, ok := h.store.(Former); ok {
 		h.do(func(random *rand.Rand) { h.visit(ctx, store.Former(), random) })
@@ -220,7 +208,6 @@ func (h *harness) work(ctx context.Context) {
 	for _, d := range h.redeliveries {
 		h.do(func(random *rand.Rand) { d.deliver(ctx, h.audit, random) })
 	}
-	h.rotate(ctx)
 }
 
 // visit asks a process that was deposed, again and again until ctx ends.
@@ -252,11 +239,11 @@ func (h *harness) start(ctx context.Context, life Life) error {
 	defer cancel()
 	err := h.store.Start(ctx, life)
 	if errors.Is(err, ErrDied) && life.Point != "" {
-		h.recorder.died(string(life.Point))
+		h.recorder.count("killed "+string(life.Point), 1)
 		err = h.store.Start(ctx, Life{})
 	}
 	if err != nil && ctx.Err() == nil && h.cycles > 0 {
-		h.recorder.violated(StartsAgain, "%v", err)
+		h.recorder.violated("the store does not start again: %v", err)
 	}
 	if err != nil {
 		return fmt.Errorf("crashtest: start the store: %w", err)
@@ -280,28 +267,25 @@ func (h *harness) cycle(ctx context.Context) error {
 	restart.Ready = h.recorder.now()
 	h.recorder.restarted(restart)
 	h.rotate(ctx)
-	lasts := lifetime/5 + time.Duration(h.random.Int64N(int64(lifetime)))
+	least := restart.Ready + lifetime/5 + time.Duration(h.random.Int64N(int64(lifetime)))
 	if life.Point != "" {
-		lasts = 2 * lifetime
+		least = restart.Ready + 2*lifetime
 	}
-	end := time.NewTimer(lasts)
-	defer end.Stop()
-	enough := h.recorder.count(Answered, 0) + requestsInLife
-	for {
+	enough := h.recorder.count(answered, 0) + requestsInLife
+	look := time.NewTicker(lifetime / 50)
+	defer look.Stop()
+	for now := restart.Ready; now < least || now < restart.Ready+longestLife && h.recorder.count(answered, 0) < enough; now = h.recorder.now() {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-h.store.Died():
-			h.recorder.died(cmp.Or(string(life.Point), "by itself"))
+			h.recorder.count("killed "+cmp.Or(string(life.Point), "by itself"), 1)
 			return nil
-		case <-end.C:
+		case <-look.C:
 		}
-		if h.recorder.count(Answered, 0) >= enough || h.recorder.now() > restart.Ready+longestLife {
-			h.recorder.died("at any time")
-			return nil
-		}
-		end.Reset(lifetime / 10) // the machine is busy
 	}
+	h.recorder.count("killed at any time", 1)
+	return nil
 }
 
 // choose returns how the next life ends.
@@ -311,7 +295,7 @@ func (h *harness) choose() Life {
 	life := Life{Pause: time.Duration(h.random.IntN(10)) * time.Millisecond}
 	if h.random.IntN(3) == 0 { // else it is right again
 		life.Clock = clockErrors[h.random.IntN(len(clockErrors))]
-		h.recorder.count(WrongClocks, 1)
+		h.recorder.count(wrongClocks, 1)
 	}
 	if h.random.IntN(3) == 0 {
 		life.Slow = time.Duration(1+h.random.IntN(20)) * time.Millisecond
@@ -319,12 +303,7 @@ func (h *harness) choose() Life {
 	if n >= len(points) {
 		return life
 	}
-	most := 20 // about as often as a point is passed in a second of a slow store
-	switch points[n] {
-	case failpoint.AfterApply, failpoint.BeforeReply, failpoint.BeforeNotification:
-		most = 100
-	}
-	life.Point, life.Pass = points[n], 1+h.random.IntN(most)
+	life.Point, life.Pass = points[n], 1+h.random.IntN(80) // or the life ends without it
 	return life
 }
 

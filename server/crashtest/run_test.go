@@ -64,8 +64,8 @@ func TestInvariants32And33And37ACrashLosesNothingThatWasAcknowledged(t *testing.
 					Strict: run.strict,
 				})
 				t.Logf("%s store, seed %d:\n%v", run.name, *seed, report)
-				if len(report.Violations) > 0 {
-					t.Error(report.Err())
+				if report.Violation != nil {
+					t.Error(report.Violation)
 				}
 				return errors.Join(err, report.Err())
 			}
@@ -89,10 +89,10 @@ func TestEachFaultIsFoundWithinAHundredCrashes(t *testing.T) {
 			t.Parallel()
 			store := &crashtest.Process{Task: crashtest.Task{Dir: t.TempDir(), Fault: fault}}
 			report, err := crashtest.Run(t.Context(), store, crashtest.Options{Cycles: 100, Seed: *seed})
-			if len(report.Violations) == 0 {
+			if report.Violation == nil {
 				t.Fatalf("it was not found in %d crashes: %v", report.Cycles, err)
 			}
-			t.Logf("found after %d crashes: %.300s", report.Cycles, report.Violations[0])
+			t.Logf("found after %d crashes: %.300s", report.Cycles, report.Violation.Error())
 		})
 	}
 }

@@ -54,9 +54,8 @@ func TestWhatIsNotAcknowledgedComesAgainInItsOrder(t *testing.T) {
 // One message, and the subscriptions of one client.
 func TestAMessageReachesEachSubscriberAsItAsked(t *testing.T) {
 	type subscription struct {
-		options    byte
-		identifier int
-		filter     string
+		options byte
+		filter  string
 	}
 	properties := rawmqtt.Body(nil).User("a", "1").User("a", "2")
 	properties = append(properties, rawmqtt.Body{packets.PropContentType}.Text("c")...)
@@ -70,37 +69,34 @@ func TestAMessageReachesEachSubscriberAsItAsked(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name    string
-		old     bool
 		self    bool // the subscriber publishes
 		login   rawmqtt.Body
 		subs    []subscription
 		message rawmqtt.Message
 		want    []testsupport.Message
 	}{
-		{name: "all properties", subs: []subscription{{1, 0, "a/b"}}, message: message(1, properties), want: []testsupport.Message{{QoS: 1, Properties: string(properties)}}},
-		{name: "no properties before MQTT 5", old: true, subs: []subscription{{1, 0, "a/b"}}, message: message(1, expiring), want: []testsupport.Message{{QoS: 1}}},
-		{name: "an expiry", subs: []subscription{{1, 0, "a/b"}}, message: message(1, expiring), want: []testsupport.Message{{QoS: 1, Expiry: 100, Properties: string(properties)}}},
-		{name: "less by the subscription", subs: []subscription{{0, 0, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 0}}},
-		{name: "less by the message", subs: []subscription{{1, 0, "a/b"}}, message: message(0, nil), want: []testsupport.Message{{QoS: 0}}},
-		{name: "QoS 2 is granted as 1", subs: []subscription{{2, 0, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1}}},
-		{name: "an identifier", subs: []subscription{{1, 268_435_455, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1, Identifiers: []int{268_435_455}}}},
-		{name: "once for all that match", subs: []subscription{{0, 7, "a/b"}, {1, 0, "a/+"}, {0, 9, "#"}, {1, 11, "c"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1, Identifiers: []int{7, 9}}}},
-		{name: "a replaced subscription", subs: []subscription{{1, 7, "a/b"}, {0, 8, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 0, Identifiers: []int{8}}}},
-		{name: "No Local", self: true, subs: []subscription{{1 | testsupport.NoLocal, 0, "a/b"}}, message: message(1, nil)},
-		{name: "No Local of one of two", self: true, subs: []subscription{{1 | testsupport.NoLocal, 1, "a/b"}, {0, 2, "a/#"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 0, Identifiers: []int{2}}}},
-		{name: "No Local for others' messages", subs: []subscription{{1 | testsupport.NoLocal, 0, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1}}},
-		{name: "to itself", self: true, subs: []subscription{{1, 0, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1}}},
-		{name: "just small enough", login: rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(50), subs: []subscription{{1, 0, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1}}},
-		{name: "too large for its client", login: rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(49), subs: []subscription{{1, 0, "a/b"}}, message: message(1, nil)},
-		{name: "too large for its client with QoS 0", login: rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(47), subs: []subscription{{1, 0, "a/b"}}, message: message(0, nil)},
-		{name: "another topic", subs: []subscription{{1, 0, "a/b/c"}, {1, 0, "+"}, {1, 0, "b/#"}}, message: message(1, nil)},
+		{name: "all properties", subs: []subscription{{1, "a/b"}}, message: message(1, properties), want: []testsupport.Message{{QoS: 1, Properties: string(properties)}}},
+		{name: "an expiry", subs: []subscription{{1, "a/b"}}, message: message(1, expiring), want: []testsupport.Message{{QoS: 1, Expiry: 100, Properties: string(properties)}}},
+		{name: "less by the subscription", subs: []subscription{{0, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 0}}},
+		{name: "less by the message", subs: []subscription{{1, "a/b"}}, message: message(0, nil), want: []testsupport.Message{{QoS: 0}}},
+		{name: "QoS 2 is granted as 1", subs: []subscription{{2, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1}}},
+		{name: "once for all that match", subs: []subscription{{0, "a/b"}, {1, "a/+"}, {0, "#"}, {1, "c"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1}}},
+		{name: "a replaced subscription", subs: []subscription{{1, "a/b"}, {0, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 0}}},
+		{name: "No Local", self: true, subs: []subscription{{1 | testsupport.NoLocal, "a/b"}}, message: message(1, nil)},
+		{name: "No Local of one of two", self: true, subs: []subscription{{1 | testsupport.NoLocal, "a/b"}, {0, "a/#"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 0}}},
+		{name: "No Local for others' messages", subs: []subscription{{1 | testsupport.NoLocal, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1}}},
+		{name: "to itself", self: true, subs: []subscription{{1, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1}}},
+		{name: "just small enough", login: rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(50), subs: []subscription{{1, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1}}},
+		{name: "too large for its client", login: rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(49), subs: []subscription{{1, "a/b"}}, message: message(1, nil)},
+		{name: "too large for its client with QoS 0", login: rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(47), subs: []subscription{{1, "a/b"}}, message: message(0, nil)},
+		{name: "another topic", subs: []subscription{{1, "a/b/c"}, {1, "+"}, {1, "b/#"}}, message: message(1, nil)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			address := testsupport.Start(t, server.Options{})
-			c := testsupport.ConnectPacket{ID: "subscriber", Old: test.old, Properties: test.login}.Connect(t, address)
+			c := testsupport.ConnectPacket{ID: "subscriber", Properties: test.login}.Connect(t, address)
 			publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
 			for _, sub := range test.subs {
-				if codes := c.Filter(sub.options, sub.identifier, sub.filter); codes[0] != min(sub.options&3, 1) {
+				if codes := c.Filter(sub.options, 0, sub.filter); codes[0] != min(sub.options&3, 1) {
 					t.Fatalf("SUBACK %x for %q", codes, sub.filter)
 				}
 			}
@@ -134,7 +130,6 @@ func TestAMessageReachesEachSubscriberAsItAsked(t *testing.T) {
 func TestAPublisherLearnsThatNoClientSubscribes(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	publisher, subscriber := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address), testsupport.ConnectPacket{ID: "subscriber"}.Connect(t, address)
-	old := testsupport.ConnectPacket{ID: "old", Old: true}.Connect(t, address)
 	for _, step := range []struct {
 		filter string
 		code   byte
@@ -142,10 +137,6 @@ func TestAPublisherLearnsThatNoClientSubscribes(t *testing.T) {
 		subscriber.Subscribe(step.filter)
 		if got := publisher.Publish(rawmqtt.Message{Topic: "t"}); got != step.code {
 			t.Errorf("PUBACK %#x with a subscription to %q, want %#x", got, step.filter, step.code)
-		}
-		old.Send(rawmqtt.Message{Topic: "t", QoS: 1, ID: 7})
-		if got := old.Read(); string(got) != "\x40\x02\x00\x07" {
-			t.Errorf("before MQTT 5, PUBACK %x", got)
 		}
 	}
 }

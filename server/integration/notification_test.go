@@ -89,10 +89,10 @@ func TestANotificationDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
 // The goroutine that applies requests may have the processor for longer than it takes to
 // fill an outbox.
 func TestAWatcherThatReadsIsNotTakenForSlowDuringABurstOfRequests(t *testing.T) {
-	const requests = 20_000
+	const requests = 50_000
 	processors := runtime.GOMAXPROCS(1)
 	defer runtime.GOMAXPROCS(processors)
-	address := testsupport.Start(t, server.Options{Limits: server.Limits{OutgoingBytes: 256 << 10}})
+	address := testsupport.Start(t, server.Options{MaxMemory: 32 << 20})
 	watcher, c := testsupport.DialRaw(t, address, "watcher"), testsupport.DialRaw(t, address, "p")
 	watcher.Do("KEYNOTIFY", "k")
 	var burst []byte

@@ -16,10 +16,10 @@ import (
 )
 
 // The client of docs/conformance.py has nothing of this repository: Python, paho-mqtt, and the rows as
-// docs/conformance.json has them.
+// statestore/statestoretest/conformance.json has them.
 func TestAClientInPythonFindsWhatTheProtocolSays(t *testing.T) {
 	t.Parallel() // most of it is waiting for keys to expire
-	const table = "../../docs/conformance.json"
+	const table = "../../statestore/statestoretest/conformance.json"
 	command := exec.CommandContext(t.Context(), pythonWithPaho(t), "../../docs/conformance.py", table)
 	text, err := os.ReadFile(table)
 	if err != nil {

@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,62 +15,51 @@ import (
 	"github.com/tenurelock/tenure/server/servertest"
 )
 
-// unfinished is a message of 120 kB without its end.
-func unfinished(old bool) []byte {
-	packet := rawmqtt.Message{Topic: "t", Payload: make([]byte, 120_000), Old: old}.Packet()
+// unfinished is a message of n bytes without its end.
+func unfinished(n int) []byte {
+	packet := rawmqtt.Message{Topic: "t", Payload: make([]byte, n)}.Packet()
 	return packet[:len(packet)-1]
 }
 
 // One user leaves packets incomplete until it may have no more, and goes on with new ones. Another user
 // sends large packets meanwhile.
 func TestUnfinishedPacketsKeepNoOtherUserFromSending(t *testing.T) {
-	const room = 1 << 20
-	value := strings.Repeat("v", 100_000)
-	for name, old := range map[string]bool{"MQTT 5": false, "MQTT 3.1.1": true} {
-		t.Run(name, func(t *testing.T) {
-			address, s := testsupport.StartServer(t, server.Options{
-				Authenticator: testsupport.Rules{},
-				Limits:        server.Limits{AllArrivingBytes: room},
-			})
-			leave := func(n int) {
-				c := testsupport.ConnectPacket{ID: "m" + strconv.Itoa(n), User: "mallory", Old: old}.Connect(t, address)
-				c.Write(unfinished(old))
-			}
-			other := testsupport.ConnectPacket{ID: "other", User: "alice"}.Connect(t, address)
-			other.Subscribe(other.ReplyTo)
-			for n := range 12 {
-				leave(n)
-			}
-			testsupport.Eventually(t, "they take as much as they may", func() bool { return s.Usage().ArrivingBytes > room/3 })
-			for n := range 8 {
-				if got := other.Do("SET", "k"+strconv.Itoa(n), value); got != "+OK\r\n" {
-					t.Fatalf("packet %d: %q", n, got)
-				}
-				leave(12 + n)
-			}
-			if got := s.Usage().ArrivingBytes; got > room {
-				t.Errorf("%d bytes of %d are taken", got, room)
-			}
-		})
+	const room = 4 << 20 // four of the largest packets
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, MaxMemory: 64 << 20})
+	leave := func(n int) {
+		c := testsupport.ConnectPacket{ID: "m" + strconv.Itoa(n), User: "mallory"}.Connect(t, address)
+		c.Write(unfinished(500_000))
+	}
+	other := testsupport.ConnectPacket{ID: "other", User: "alice"}.Connect(t, address)
+	other.Subscribe(other.ReplyTo)
+	for n := range 12 {
+		leave(n)
+	}
+	testsupport.Eventually(t, "they take as much as they may", func() bool { return s.Usage().ArrivingBytes > room/3 })
+	for n := range 8 {
+		if got := other.Do("SET", "k"+strconv.Itoa(n), strings.Repeat("v", 400_000)); got != "+OK\r\n" {
+			t.Fatalf("packet %d: %q", n, got)
+		}
+		leave(12 + n)
+	}
+	if got := s.Usage().ArrivingBytes; got > room {
+		t.Errorf("%d bytes of %d are taken", got, room)
 	}
 }
 
 // Bytes of a packet that is not complete keep no connection, and those that others could have for half a minute.
 func TestEachPacketMustBeCompleteInTime(t *testing.T) {
-	const longest = math.MaxUint16
-	small, large := []byte{0x30, 100, 0, 1, 't'}, unfinished(false)
+	small, large := []byte{0x30, 100, 0, 1, 't'}, unfinished(120_000)
 	for name, test := range map[string]struct {
 		keepAlive      uint16
-		old            bool
 		before, packet []byte
 		after          time.Duration
 	}{
-		"small":                 {60, false, nil, small, 90 * time.Second},
-		"large":                 {60, false, nil, large, 30 * time.Second},
-		"MQTT 3.1.1":            {longest, true, nil, unfinished(true), 30 * time.Second},
-		"a short keep-alive":    {10, false, nil, large, 15 * time.Second},
-		"after a complete one":  {60, false, unfinished(false), large, 30 * time.Second},
-		"nothing after a large": {60, false, unfinished(false), nil, 90 * time.Second},
+		"small":                 {60, nil, small, 90 * time.Second},
+		"large":                 {60, nil, large, 30 * time.Second},
+		"a short keep-alive":    {10, nil, large, 15 * time.Second},
+		"after a complete one":  {60, large, large, 30 * time.Second},
+		"nothing after a large": {60, large, nil, 90 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -80,7 +68,7 @@ func TestEachPacketMustBeCompleteInTime(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				c := testsupport.ConnectPacket{ID: "p", KeepAlive: test.keepAlive, Old: test.old}.Start(t, conn)
+				c := testsupport.ConnectPacket{ID: "p", KeepAlive: test.keepAlive}.Start(t, conn)
 				if code := c.ReasonCode(); code != 0 {
 					t.Fatalf("CONNACK %#x", code)
 				}

@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	version = hlc.Timestamp{Wall: 1_700_000_000_000, Counter: 7, Node: "node-1"}
+	version = hlc.Timestamp{Wall: 1_700_000_000_000, Counter: 7, Node: "StateStore"}
 	token   = hlc.Token{Wall: 1_700_000_000_001, Counter: 0, Node: "node-2"}
 )
 

@@ -1,16 +1,17 @@
+// Package standby has what a process needs that shares the data of a store with others, of which one is active at
+// a time: a [Replica] stands by, serves and stands by again, on a [Listener] that stays open.
 package standby
 
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -38,13 +39,13 @@ type Store interface {
 // has in memory may be more than what is in the journal, because its last changes may have been
 // refused. So it is dropped, and the next store loads what the journal has.
 type Replica struct {
-	// Listener is where clients connect. While the process stands by, it answers them as Serve
-	// does. Those that come while a new store loads wait for it, for patience at most; then they are
-	// answered like that too. Run closes it. Nil: there is nothing to answer, because the store is a
+	// Listener is where clients connect. While the process stands by, server.StandBy answers them. Those that come
+	// while a new store loads wait for it. Run closes it. Nil: there is nothing to answer, because the store is a
 	// client of a broker.
 	Listener *Listener
-	// Options configures the answers to clients while the process stands by.
-	Options Options
+	// Options and Active are for server.StandBy.
+	Options server.Options
+	Active  func() string
 
 	// Campaign waits until this process is the active one, and returns its journal, which the
 	// Replica closes. Its error ends Run.
@@ -58,11 +59,6 @@ type Replica struct {
 	// Journal.Err.
 	StandByAfter func(err error) bool
 }
-
-// patience is how long clients wait for a store that loads before they are sent away. Most stores
-// load in less, and a client that waits is served at once; one that is sent away comes back after a
-// pause, and has another handshake then.
-const patience = 2 * time.Second
 
 // campaignPause is the least time from the end of one time of being active to the next campaign of
 // the same process: another one comes first, where there is one that can serve.
@@ -84,9 +80,6 @@ func (r *Replica) Run(ctx context.Context) error {
 			return nil
 		}
 		logger.Warn("this process is no longer the active one; it drops what it has in memory and stands by", "reason", deposed)
-		if !sleep.For(ctx, campaignPause) {
-			return nil
-		}
 	}
 }
 
@@ -100,37 +93,34 @@ func (r *Replica) closeListener() {
 // term stands by and serves once. Without an error, ctx has ended, or the process is to stand by again,
 // since it was deposed.
 func (r *Replica) term(ctx context.Context) (deposed, err error) {
-	stopAnswering := r.answerAfter(0)
-	defer func() {
-		if failure := stopAnswering(); err == nil {
-			err = failure
-		}
-	}()
-	journal, err := r.Campaign(ctx)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, nil
-		}
+	var journal Journal
+	err = r.answering(func() (err error) {
+		journal, err = r.Campaign(ctx)
+		return err
+	})
+	switch {
+	case journal == nil && ctx.Err() != nil:
+		return nil, nil
+	case journal == nil:
 		return nil, err
-	}
-	if err = stopAnswering(); err == nil { // a client that comes now waits for the store
+	case err == nil: // a client that comes now waits for the store
 		err = r.serve(ctx, journal)
 	}
 	why := journal.Err() // before Close, which is a reason too
-	if why != nil && r.StandByAfter(why) {
-		deposed, err = why, nil
+	if why == nil || !r.StandByAfter(why) || ctx.Err() != nil {
+		r.closeListener()
+		closed := journal.Close()
+		if why != nil && r.StandByAfter(why) { // another process may have taken over already
+			return why, nil
+		}
+		return nil, cmp.Or(err, why, closed)
 	}
 	// Close may wait for an etcd that is out of reach. Clients must not.
-	if deposed != nil && ctx.Err() == nil {
-		stopAnswering = r.answerAfter(0)
-	} else {
-		r.closeListener()
-	}
-	closed := journal.Close()
-	if deposed != nil { // another process may have taken over already
-		return deposed, nil
-	}
-	return nil, cmp.Or(err, why, closed)
+	return why, r.answering(func() error {
+		_ = journal.Close() // another process may have taken over already
+		sleep.For(ctx, campaignPause)
+		return nil
+	})
 }
 
 // serve loads a journal and serves it until ctx or the journal ends.
@@ -150,40 +140,28 @@ func (r *Replica) serve(ctx context.Context, journal Journal) error {
 	if r.Listener != nil {
 		socket = r.Listener.Lend()
 	}
-	stopAnswering := r.answerAfter(patience)
 	store, err := r.Open(ctx, journal, socket)
-	failure := stopAnswering()
 	switch {
-	case err != nil && ctx.Err() != nil:
-		return failure
-	case err != nil:
-		return err
-	case failure != nil:
-		cancel() // the store must be served to be closed
-	}
-	return errors.Join(failure, store.Serve(ctx))
-}
-
-// answerAfter begins to answer clients of a process that stands by, after a time in which they wait. stop ends
-// that, and returns why it ended before; it may be called twice.
-func (r *Replica) answerAfter(wait time.Duration) (stop func() error) {
-	if r.Listener == nil {
-		return func() error { return nil }
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var answering sync.WaitGroup
-	var err error
-	answering.Go(func() {
-		if sleep.For(ctx, wait) {
-			err = Serve(ctx, r.Listener.Lend(), r.Options)
-		}
-	})
-	return func() error {
-		cancel()
-		answering.Wait()
-		if err != nil {
-			return fmt.Errorf("standby: clients cannot be answered: %w", err)
-		}
+	case err == nil:
+		return store.Serve(ctx)
+	case ctx.Err() != nil:
 		return nil
 	}
+	return err
+}
+
+// answering calls do while clients are told that the process stands by.
+func (r *Replica) answering(do func() error) error {
+	if r.Listener == nil {
+		return do()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	options := r.Options
+	options.Listener = r.Listener.Lend()
+	answered := make(chan error, 1)
+	go func() { answered <- server.StandBy(ctx, options, r.Active) }()
+	err := do()
+	cancel()
+	return cmp.Or(err, <-answered)
 }

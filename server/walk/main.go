@@ -39,30 +39,21 @@ func main() {
 	into := flag.String("into", "", "folder for the counters of one Acquire; only in a program that has counters")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	var functions []string
 	var err error
 	if *into != "" {
-		err = acquire(ctx, *into)
-	} else {
-		err = report(ctx, *list)
+		err = serveAndAcquire(ctx, *into)
+	} else if functions, err = measure(ctx); err == nil {
+		if *list {
+			fmt.Println(strings.Join(functions, "\n"))
+		}
+		fmt.Printf("%s (budget: 160 in 35)\n", sum(functions))
 	}
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "walk:", err)
 		os.Exit(1)
 	}
-}
-
-// report prints what runs.
-func report(ctx context.Context, list bool) error {
-	functions, err := measure(ctx)
-	if err != nil {
-		return err
-	}
-	if list {
-		fmt.Println(strings.Join(functions, "\n"))
-	}
-	fmt.Printf("%s (budget: 160 in 35)\n", sum(functions))
-	return nil
 }
 
 func sum(functions []string) string {
@@ -74,8 +65,7 @@ func sum(functions []string) string {
 	return fmt.Sprintf("%d functions in %d files of %d packages", len(functions), len(files), len(packages))
 }
 
-// acquire writes the counters of one Acquire.
-func acquire(ctx context.Context, folder string) error {
+func serveAndAcquire(ctx context.Context, folder string) error {
 	s, err := server.Open(ctx, server.Options{Addr: "127.0.0.1:0"})
 	if err != nil {
 		return err
@@ -83,17 +73,16 @@ func acquire(ctx context.Context, folder string) error {
 	serving, stop := context.WithCancel(ctx)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(serving) }() // ends with serving
-	err = acquireOf(ctx, "mqtt://"+s.Addr().String(), folder)
+	client, err := transport.Dial(ctx, "mqtt://"+s.Addr().String(), transport.Options{ClientID: "walk"})
+	if err == nil {
+		err = errors.Join(acquire(ctx, client, folder), client.Close())
+	}
 	stop()
 	return errors.Join(err, <-served)
 }
 
-func acquireOf(ctx context.Context, address, folder string) error {
-	client, err := transport.Dial(ctx, address, transport.Options{ClientID: "walk"})
-	if err != nil {
-		return err
-	}
-	defer client.Close()
+// acquire writes the counters of one Acquire.
+func acquire(ctx context.Context, client *transport.Client, folder string) error {
 	l, err := lease.New(client, "walk", lease.Options{})
 	if err != nil {
 		return err
@@ -111,14 +100,11 @@ func acquireOf(ctx context.Context, address, folder string) error {
 		return err
 	}
 	time.Sleep(settling)
-	if err := errors.Join(coverage.WriteMetaDir(folder), coverage.WriteCountersDir(folder)); err != nil {
-		return err
-	}
-	return tenure.Release(ctx)
+	return errors.Join(coverage.WriteMetaDir(folder), coverage.WriteCountersDir(folder), tenure.Release(ctx))
 }
 
-// measure returns what runs of a process that has counters and runs acquire.
-func measure(ctx context.Context) ([]string, error) {
+// measure returns what runs of a process that has counters and acquires, each function after its file.
+func measure(ctx context.Context) (functions []string, err error) {
 	folder, err := os.MkdirTemp("", "walk")
 	if err != nil {
 		return nil, err
@@ -134,24 +120,14 @@ func measure(ctx context.Context) ([]string, error) {
 	if err := process.Run(); err != nil {
 		return nil, fmt.Errorf("acquire with counters: %w", err)
 	}
-	covdata := exec.CommandContext(ctx, "go", "tool", "covdata", "func", "-i="+counters)
-	table, err := covdata.Output()
-	if err != nil {
-		return nil, fmt.Errorf("read the counters: %w", err)
-	}
-	return ran(string(table)), nil
-}
-
-// row is a line that "go tool covdata func" prints for a function of which at least 0.1 % has run.
-var row = regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(repository) + `(\S+\.go):\d+:\s+(\S+)\s+(?:[1-9]\d*\.\d|0\.[1-9])%$`)
-
-// ran returns the functions that have run by the table, each after its file, but for those of this
-// program.
-func ran(table string) (functions []string) {
-	for _, f := range row.FindAllStringSubmatch(table, -1) {
+	table, err := exec.CommandContext(ctx, "go", "tool", "covdata", "func", "-i="+counters).Output()
+	for _, f := range row.FindAllStringSubmatch(string(table), -1) {
 		if path.Dir(f[1]) != "server/walk" {
 			functions = append(functions, f[1]+" "+f[2])
 		}
 	}
-	return functions
+	return functions, err
 }
+
+// row is a line that "go tool covdata func" prints for a function of which at least 0.1 % has run.
+var row = regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(repository) + `(\S+\.go):\d+:\s+(\S+)\s+(?:[1-9]\d*\.\d|0\.[1-9])%$`)

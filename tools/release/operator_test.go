@@ -4,31 +4,25 @@ package release
 
 import (
 	"context"
-	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/mosquitto"
 )
 
 // The user for operators in docs/operate.md may do what the page says, and no more.
 func TestTheUserOfTheOperatorsPageLooksAndChangesNothing(t *testing.T) {
-	page, err := os.ReadFile("../../docs/operate.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := read(t, "../../docs/operate.md")
 	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(page)
 	if block == nil {
 		t.Fatal("docs/operate.md has no file with users")
 	}
 	dir := t.TempDir()
-	users, password := filepath.Join(dir, "users.yaml"), filepath.Join(dir, "password")
-	if err := os.WriteFile(password, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	password := write(t, dir, "password", []byte("secret"))
 	hashing := exec.CommandContext(t.Context(), built.Path(t), "password")
 	hashing.Stdin = strings.NewReader("secret")
 	hash, err := hashing.Output()
@@ -41,15 +35,8 @@ func TestTheUserOfTheOperatorsPageLooksAndChangesNothing(t *testing.T) {
 	}
 	text := strings.ReplaceAll(string(block[1]), "laptop-", host+"-")
 	text = regexp.MustCompile(`\$2a\S+`).ReplaceAllLiteralString(text, strings.TrimSpace(string(hash)))
-	if err := os.WriteFile(users, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	_ = free.Close()
+	users := write(t, dir, "users.yaml", []byte(text))
+	address := mosquitto.FreeAddress(t)
 	startUntil(t, "listening on", exec.Command(built.Path(t), "serve", "--memory", "--addr", address, "--auth", users))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

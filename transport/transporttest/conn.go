@@ -1,7 +1,6 @@
 package transporttest
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,9 +9,18 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
+)
+
+// What travels over a Conn.
+type (
+	Request      = storeconn.Request
+	Reply        = storeconn.Reply
+	Notification = storeconn.Notification
 )
 
 // Fault is what happens to one request and its reply. The zero Fault does nothing. The fields
@@ -26,16 +34,14 @@ type Fault struct {
 	LoseRequest, LoseReply bool
 	// NoStore makes the broker answer that there is no store; the request is not applied.
 	NoStore bool
-	// CutBefore cuts the connection, as Conn.Cut does, before the store gets the request;
-	// CutAfter, after it has applied it and before it replies. The sender sees no difference.
-	CutBefore, CutAfter bool
+	// Cut cuts the connection, as Conn.Cut does, after the store has applied the request and before it
+	// replies; with LoseRequest, before the store gets it. The sender sees no difference.
+	Cut bool
 	// Repeat delivers the request twice, like a redelivery: with the same correlation
 	// data, and only while the client's session lasts. The second reply is dropped.
 	// RepeatAfter is the time between the two.
 	Repeat      bool
 	RepeatAfter time.Duration
-	// RepeatReply delivers the reply twice.
-	RepeatReply bool
 	// HoldRequest and HoldReply delay the message.
 	HoldRequest, HoldReply time.Duration
 }
@@ -55,7 +61,7 @@ type NotificationFault struct {
 
 var errCut = errors.New("the connection was cut")
 
-// Conn is a client's connection to a Store. It implements transport.Conn.
+// Conn is a client's connection to a Store. It implements storeconn.Conn.
 type Conn struct {
 	store    *Store
 	clientID string
@@ -68,22 +74,21 @@ type Conn struct {
 	requests atomic.Uint64 // so far
 
 	mu       sync.Mutex
-	events   transport.Events
+	events   storeconn.Events
 	line     chan struct{} // closed when the present connection is cut; nil while cut
 	restored chan struct{} // closed when line is set
-	fault    func(transport.Request) Fault
-	hint     func(transport.Notification) NotificationFault
+	fault    func(Request) Fault
+	hint     func(Notification) NotificationFault
 	queue    []notice
 	silent   bool
-	will     *transport.Request // of the present connection; nil if it has none
-	frozen   chan struct{}      // the connection that Freeze made half-open, if any
-	probed   chan struct{}      // the connection that a Probe is under way on, if any
+	will     []byte        // of the present connection; nil if it has none
+	frozen   chan struct{} // the connection that Freeze made half-open, if any
 
 	ignoreWills bool
 	wanted      bool // Restore was called while the store was down
 }
 
-var _ transport.Conn = (*Conn)(nil)
+var _ storeconn.Conn = (*Conn)(nil)
 
 func newConn(store *Store, clientID string) *Conn {
 	c := &Conn{
@@ -92,18 +97,18 @@ func newConn(store *Store, clientID string) *Conn {
 		queued:   make(chan struct{}, 1),
 		line:     make(chan struct{}),
 		restored: make(chan struct{}),
-		events:   transport.Events{Up: func() {}, Down: func(error) {}, Ended: func(error) {}}, // until Start
+		events:   storeconn.Events{Up: func() {}, Down: func(error) {}, Ended: func(error) {}}, // until Start
 	}
 	c.life, c.finish = context.WithCancelCause(context.Background())
 	close(c.restored)
 	return c
 }
 
-// ClientID implements transport.Conn.
+// ClientID implements storeconn.Conn.
 func (c *Conn) ClientID() string { return c.clientID }
 
-// Start implements transport.Conn.
-func (c *Conn) Start(events transport.Events) {
+// Start implements storeconn.Conn.
+func (c *Conn) Start(events storeconn.Events) {
 	c.mu.Lock()
 	c.events = events
 	up := c.line != nil
@@ -114,17 +119,19 @@ func (c *Conn) Start(events transport.Events) {
 	c.pump.Go(c.deliver)
 }
 
-// SetFault makes decide choose the Fault of each request from now on; nil ends all faults.
-// decide is called from the goroutine that makes the request.
-func (c *Conn) SetFault(decide func(transport.Request) Fault) {
+func (c *Conn) locked(do func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.fault = decide
+	do()
 }
+
+// SetFault makes decide choose the Fault of each request from now on; nil ends all faults.
+// decide is called from the goroutine that makes the request.
+func (c *Conn) SetFault(decide func(Request) Fault) { c.locked(func() { c.fault = decide }) }
 
 // SetNotificationFault makes decide choose the fault of each notification from now on; nil
 // ends these faults. decide is called for one notification at a time, in the store's order.
-func (c *Conn) SetNotificationFault(decide func(transport.Notification) NotificationFault) {
+func (c *Conn) SetNotificationFault(decide func(Notification) NotificationFault) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hint = decide
@@ -132,18 +139,14 @@ func (c *Conn) SetNotificationFault(decide func(transport.Notification) Notifica
 
 // Forge delivers a notification that the store never sent. Nothing arrives while the
 // connection is cut.
-func (c *Conn) Forge(notification transport.Notification) {
+func (c *Conn) Forge(notification Notification) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.enqueueLocked(notice{ready: true, message: notification, line: c.line})
 }
 
 // Silence drops all notifications while on is true, as an unreliable broker may.
-func (c *Conn) Silence(on bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.silent = on
-}
+func (c *Conn) Silence(on bool) { c.locked(func() { c.silent = on }) }
 
 // Cut ends the connection: requests under way fail with ErrOutcomeUnknown, the store forgets
 // the client's watches, and nothing arrives until Restore.
@@ -171,7 +174,7 @@ func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 	running, _ := c.store.present()
 	running.Disconnect(c.clientID)
 	if will != nil {
-		c.apply(&exchange{request: *will, correlation: c.correlation()}, false, dropReply)
+		c.apply(&exchange{request: Request{Payload: will}, correlation: c.correlation()}, false, dropReply)
 	}
 	down(nil)
 	return true
@@ -180,11 +183,7 @@ func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 // Freeze makes the present connection half-open: both ends stay connected, and nothing
 // arrives any more. Requests are never applied. It ends with Cut, or when [Conn.Probe] ends
 // the connection. The next connection works.
-func (c *Conn) Freeze() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.frozen = c.line
-}
+func (c *Conn) Freeze() { c.locked(func() { c.frozen = c.line }) }
 
 // isFrozen reports whether nothing arrives over a connection.
 func (c *Conn) isFrozen(line chan struct{}) bool {
@@ -196,17 +195,13 @@ func (c *Conn) isFrozen(line chan struct{}) bool {
 // reconnectAfter is the time between the end of a connection by Probe and the next one.
 const reconnectAfter = 50 * time.Millisecond
 
-// Probe implements transport.Conn: it cuts a connection that Freeze made half-open after
+// Probe implements storeconn.Conn: it cuts a connection that Freeze made half-open after
 // within, and replaces it a moment later. Any other connection answers at once.
 func (c *Conn) Probe(within time.Duration) {
 	c.mu.Lock()
-	line := c.line
-	suspect := line != nil && c.frozen == line && c.probed != line
-	if suspect {
-		c.probed = line
-	}
+	line, frozen := c.line, c.frozen
 	c.mu.Unlock()
-	if !suspect {
+	if line == nil || line != frozen {
 		return
 	}
 	c.after(max(within, time.Nanosecond), func() { // it must not wait
@@ -233,7 +228,7 @@ func (c *Conn) recover() {
 
 // connect returns the new connection, or nil if there is one already, the store is down or the
 // Conn has ended.
-func (c *Conn) connect(will *transport.Request) (line chan struct{}) {
+func (c *Conn) connect(will []byte) (line chan struct{}) {
 	c.mu.Lock()
 	c.wanted = c.store.isDown()
 	if c.wanted || c.line != nil || c.life.Err() != nil {
@@ -249,20 +244,19 @@ func (c *Conn) connect(will *transport.Request) (line chan struct{}) {
 	return line
 }
 
-// SetWill implements transport.Conn. The store applies the Will when the connection is
+// SetWill implements storeconn.Conn. The store applies the Will when the connection is
 // cut or taken over, before Cut returns, and not when the connection is closed or replaced.
 // A silent connection never counts as lost.
-func (c *Conn) SetWill(ctx context.Context, will transport.Request) (lost <-chan struct{}, silence time.Duration, err error) {
-	will.Payload = bytes.Clone(will.Payload)
+func (c *Conn) SetWill(ctx context.Context, will []byte) (lost <-chan struct{}, silence time.Duration, err error) {
 	for {
-		line, _, err := c.awaitLine(ctx, transport.Binding{})
+		line, _, err := c.awaitLine(ctx, nil)
 		if err != nil {
 			return nil, 0, err
 		}
 		if !c.leave(line, true) {
 			continue // it was cut at the same moment, and the test restores it
 		}
-		if line := c.connect(&will); line != nil {
+		if line := c.connect(will); line != nil {
 			return line, 0, nil
 		}
 	}
@@ -270,13 +264,9 @@ func (c *Conn) SetWill(ctx context.Context, will transport.Request) (lost <-chan
 
 // IgnoreWills makes the broker accept Wills and never publish them while on is true, as some
 // brokers do.
-func (c *Conn) IgnoreWills(on bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ignoreWills = on
-}
+func (c *Conn) IgnoreWills(on bool) { c.locked(func() { c.ignoreWills = on }) }
 
-// Close implements transport.Conn.
+// Close implements storeconn.Conn.
 func (c *Conn) Close() error {
 	c.end(transport.ErrClosed)
 	c.pump.Wait()
@@ -299,11 +289,22 @@ func (c *Conn) end(cause error) {
 	}
 }
 
-// RoundTrip implements transport.Conn.
-func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
-	line, decide, err := c.awaitLine(ctx, request.Binding)
+// RoundTrip implements storeconn.Conn.
+func (c *Conn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
+	if until := request.Binding.Until; !until.IsZero() {
+		bounded, cancel := context.WithDeadline(ctx, until)
+		defer cancel()
+		ctx = bounded
+	}
+	if while := request.Binding.While; while != nil {
+		bounded, end := context.WithCancelCause(ctx)
+		defer end(nil)
+		defer context.AfterFunc(while, func() { end(context.Cause(while)) })()
+		ctx = bounded
+	}
+	line, decide, err := c.awaitLine(ctx, request.Binding.Connection)
 	if err != nil {
-		return transport.Reply{}, err
+		return Reply{}, err
 	}
 	var fault Fault
 	if decide != nil {
@@ -311,10 +312,10 @@ func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transp
 	}
 	asked, _ := c.store.present()
 	if err := asked.Room(ctx); err != nil {
-		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrNotSent, err)
+		return Reply{}, fmt.Errorf("%w: %w", transport.ErrNotSent, err)
 	}
 	if fault.NoStore {
-		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrNotSent, transport.ErrNoStore)
+		return Reply{}, fmt.Errorf("%w: %w", transport.ErrNotSent, transport.ErrNoStore)
 	}
 	exchange := &exchange{
 		asked:       asked,
@@ -322,36 +323,27 @@ func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transp
 		correlation: c.correlation(),
 		fault:       fault,
 		line:        line,
-		arrived:     make(chan transport.Reply, 1),
-		left:        make(chan struct{}),
-	}
-	defer close(exchange.left)
-	if fault.outlasts() {
-		exchange.request.Payload = bytes.Clone(request.Payload)
+		arrived:     make(chan Reply, 1),
 	}
 	c.after(fault.HoldRequest, func() { c.arrive(exchange) })
 	select {
 	case reply := <-exchange.arrived:
 		return reply, nil
 	case <-line:
-		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, errCut)
+		return Reply{}, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, errCut)
 	case <-ctx.Done():
-		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, context.Cause(ctx))
+		return Reply{}, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, context.Cause(ctx))
 	}
 }
-
-// outlasts reports whether the store may apply the request after RoundTrip has returned.
-func (f *Fault) outlasts() bool { return f.HoldRequest > 0 || f.Repeat && f.RepeatAfter > 0 }
 
 // exchange is a request that was sent, and the RoundTrip that waits for its reply.
 type exchange struct {
 	asked       *engine.Engine // the store to which it was sent
-	request     transport.Request
+	request     Request
 	correlation []byte
 	fault       Fault
 	line        chan struct{} // the connection it was sent over
-	arrived     chan transport.Reply
-	left        chan struct{} // closed when RoundTrip returns
+	arrived     chan Reply
 }
 
 // after calls do after d. If d is zero it calls do before it returns.
@@ -371,18 +363,17 @@ func (c *Conn) arrive(e *exchange) {
 	if c.isFrozen(e.line) {
 		return
 	}
-	if e.fault.CutBefore {
+	if e.fault.LoseRequest && e.fault.Cut {
 		c.leave(e.line, false)
-		return
 	}
 	if e.fault.LoseRequest || c.isLost(e) {
 		return
 	}
-	c.apply(e, false, func(reply transport.Reply) { c.applied(e, reply) })
+	c.apply(e, false, func(reply Reply) { c.applied(e, reply) })
 }
 
 // applied handles a reply at the store's end of the connection.
-func (c *Conn) applied(e *exchange, reply transport.Reply) {
+func (c *Conn) applied(e *exchange, reply Reply) {
 	if e.fault.Repeat {
 		c.after(e.fault.RepeatAfter, func() {
 			if c.life.Err() == nil && !c.isLost(e) { // else the session or the request is over
@@ -390,35 +381,20 @@ func (c *Conn) applied(e *exchange, reply transport.Reply) {
 			}
 		})
 	}
-	if e.fault.CutAfter {
+	if e.fault.Cut {
 		c.leave(e.line, false)
 		return
 	}
 	if e.fault.LoseReply {
 		return
 	}
-	c.after(e.fault.HoldReply, func() {
-		c.answer(e, reply)
-		if e.fault.RepeatReply {
-			c.answer(e, reply)
-		}
-	})
+	c.after(e.fault.HoldReply, func() { c.answer(e, reply) })
 }
 
-// answer delivers a reply. It reports the reply as ignored if RoundTrip has returned or got one
-// before.
-func (c *Conn) answer(e *exchange, reply transport.Reply) {
-	select {
-	case <-e.line:
-		return // lost with the connection
-	default:
-	}
-	if c.isFrozen(e.line) {
-		return
-	}
-	select {
-	case e.arrived <- reply:
-	default: // its caller has left, or this one came twice
+// answer delivers the reply, unless it is lost with the connection.
+func (c *Conn) answer(e *exchange, reply Reply) {
+	if !closed.Is(e.line) && !c.isFrozen(e.line) {
+		e.arrived <- reply // which has room for it
 	}
 }
 
@@ -433,9 +409,9 @@ func (c *Conn) correlation() []byte {
 	return binary.BigEndian.AppendUint64(make([]byte, 8), c.requests.Add(1))
 }
 
-func dropReply(transport.Reply) {}
+func dropReply(Reply) {}
 
-func (c *Conn) apply(e *exchange, again bool, done func(transport.Reply)) {
+func (c *Conn) apply(e *exchange, again bool, done func(Reply)) {
 	delivery := statestore.FirstDelivery
 	if again {
 		delivery = statestore.Redelivery
@@ -443,7 +419,7 @@ func (c *Conn) apply(e *exchange, again bool, done func(transport.Reply)) {
 	var will []byte // of the connection, while that lasts
 	c.mu.Lock()
 	if c.will != nil && c.line == e.line && !c.ignoreWills {
-		will = c.will.Payload
+		will = c.will
 	}
 	c.mu.Unlock()
 	c.store.apply(statestore.Request{
@@ -464,23 +440,27 @@ func property(text string) *string {
 	return &text
 }
 
+// awaitLine waits for a connection, unless that to which a request is bound is lost.
 func (c *Conn) awaitLine(
-	ctx context.Context, binding transport.Binding,
-) (line chan struct{}, decide func(transport.Request) Fault, err error) {
+	ctx context.Context, bound <-chan struct{},
+) (line chan struct{}, decide func(Request) Fault, err error) {
 	for {
 		c.mu.Lock()
 		line, restored, decide := c.line, c.restored, c.fault
 		c.mu.Unlock()
-		bound := binding.Err() // after the connection was chosen
+		var why error
 		switch {
 		case c.life.Err() != nil:
-			return nil, nil, fmt.Errorf("%w: %w", transport.ErrNotSent, context.Cause(c.life))
-		case bound != nil:
-			return nil, nil, bound
+			why = context.Cause(c.life)
+		case closed.Is(bound): // after the connection was chosen
+			why = errCut
 		case ctx.Err() != nil:
-			return nil, nil, fmt.Errorf("%w: %w", transport.ErrNotSent, context.Cause(ctx))
+			why = context.Cause(ctx)
 		case line != nil:
 			return line, decide, nil
+		}
+		if why != nil {
+			return nil, nil, fmt.Errorf("%w: %w", transport.ErrNotSent, why)
 		}
 		select {
 		case <-restored:
@@ -495,7 +475,7 @@ type notice struct {
 	change  statestore.Notification
 	line    chan struct{} // the connection it travels over
 	ready   bool          // its fault was chosen, and message is what arrives
-	message transport.Notification
+	message Notification
 }
 
 func (c *Conn) enqueue(change statestore.Notification) {
@@ -540,7 +520,7 @@ func (c *Conn) deliver() {
 }
 
 // release applies the fault of a notification and reports whether the notification arrives now.
-func (c *Conn) release(next *notice, decide func(transport.Notification) NotificationFault) bool {
+func (c *Conn) release(next *notice, decide func(Notification) NotificationFault) bool {
 	next.ready, next.message = true, c.store.encode(next.change)
 	if decide == nil {
 		return true

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/storeconn"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -29,7 +30,7 @@ func Example() {
 	}
 	defer client.Close()
 
-	conn.SetFault(func(transport.Request) transporttest.Fault {
+	conn.SetFault(func(transporttest.Request) transporttest.Fault {
 		go conn.Cut() // while the reply is on its way
 		return transporttest.Fault{LoseReply: true}
 	})
@@ -62,19 +63,18 @@ func TestEachFaultDoesWhatItSays(t *testing.T) {
 		{"a request held for less than the caller waits", transporttest.Fault{HoldRequest: time.Minute}, time.Hour, false, time.Minute},
 		{"a request held for longer", transporttest.Fault{HoldRequest: time.Minute}, time.Second, true, time.Minute},
 		{"a reply held for longer", transporttest.Fault{HoldReply: time.Minute}, time.Second, true, 0},
-		{"a cut before the store", transporttest.Fault{CutBefore: true}, time.Second, true, -1},
-		{"a cut after the store", transporttest.Fault{CutAfter: true}, time.Second, true, 0},
-		{"a held request, then a cut before the store", transporttest.Fault{HoldRequest: time.Minute, CutBefore: true}, time.Hour, true, -1},
-		{"a held request, then a cut after the store", transporttest.Fault{HoldRequest: time.Minute, CutAfter: true}, time.Hour, true, time.Minute},
+		{"a cut before the store", transporttest.Fault{LoseRequest: true, Cut: true}, time.Second, true, -1},
+		{"a cut after the store", transporttest.Fault{Cut: true}, time.Second, true, 0},
+		{"a held request, then a cut before the store", transporttest.Fault{HoldRequest: time.Minute, LoseRequest: true, Cut: true}, time.Hour, true, -1},
+		{"a held request, then a cut after the store", transporttest.Fault{HoldRequest: time.Minute, Cut: true}, time.Hour, true, time.Minute},
 		{"a held request that loses its reply", transporttest.Fault{HoldRequest: time.Minute, LoseReply: true}, time.Hour, true, time.Minute},
-		{"a repeated reply", transporttest.Fault{RepeatReply: true}, time.Second, false, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := transporttest.Start(t)
 				client, conn := store.Client(t, "a", transport.ClientOptions{RequestTimeout: 2 * time.Hour})
 				observer, _ := store.Client(t, "b", transport.ClientOptions{})
-				conn.SetFault(func(transport.Request) transporttest.Fault { return test.fault })
+				conn.SetFault(func(transporttest.Request) transporttest.Fault { return test.fault })
 				ctx, cancel := context.WithTimeout(t.Context(), test.within)
 				defer cancel()
 				began := time.Now()
@@ -117,16 +117,16 @@ func TestEachFaultOfANotificationDoesWhatItSays(t *testing.T) {
 				defer conn.Close()
 				began := time.Now()
 				var got []string
-				conn.Start(transport.Events{Up: func() {}, Down: func(error) {}, Ended: func(error) {}, Notify: func(n transport.Notification) {
+				conn.Start(storeconn.Events{Up: func() {}, Down: func(error) {}, Ended: func(error) {}, Notify: func(n transporttest.Notification) {
 					words := strings.Split(string(n.Payload), "\r\n")
 					got = append(got, arrival(time.Since(began), words[len(words)-2]))
 				}})
-				watch := transport.Request{Payload: []byte("*2\r\n$9\r\nKEYNOTIFY\r\n$1\r\nk\r\n")}
+				watch := transporttest.Request{Payload: []byte("*2\r\n$9\r\nKEYNOTIFY\r\n$1\r\nk\r\n")}
 				if _, err := conn.RoundTrip(t.Context(), watch); err != nil {
 					t.Fatal(err)
 				}
 				number := 0
-				conn.SetNotificationFault(func(n transport.Notification) transporttest.NotificationFault {
+				conn.SetNotificationFault(func(n transporttest.Notification) transporttest.NotificationFault {
 					number++
 					if n.Key != "k" || number > 1 {
 						return transporttest.NotificationFault{}

@@ -3,7 +3,7 @@
 // and the store are the real ones. Between them is no network but a Conn, with faults that
 // a test chooses:
 //
-//	a request and its reply    Conn.SetFault: lose, hold for minutes, repeat, cut before or after the store, no store
+//	a request and its reply    Conn.SetFault: lose, hold for minutes, repeat, cut, no store
 //	a notification             Conn.SetNotificationFault: lose, hold, repeat; Conn.Forge; Conn.Silence
 //	the order of messages      hold the first for longer than the second
 //	a connection               Conn.Cut and Conn.Restore; Conn.Freeze makes it half-open; a second Store.Connect takes over

@@ -30,12 +30,14 @@ var (
 	errTakenOver = errors.New("transporttest: another store has opened the journal")
 )
 
-// SetLatency makes each commit take d from now on; 0, the default, is no time at all.
-func (j *Journal) SetLatency(d time.Duration) {
+func (j *Journal) locked(do func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.latency = d
+	do()
 }
+
+// SetLatency makes each commit take d from now on; 0, the default, is no time at all.
+func (j *Journal) SetLatency(d time.Duration) { j.locked(func() { j.latency = d }) }
 
 // Fail makes the commit that is under way, or else the next one, fail after its first keep
 // groups are durable, as a disk that is full does. The store then ends as with Store.Crash.
@@ -63,24 +65,16 @@ func (j *Journal) CutOff() {
 func (j *Journal) Records() iter.Seq[statestore.Record] {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return slices.Values(j.recordsLocked())
-}
-
-func (j *Journal) recordsLocked() []statestore.Record {
 	records := make([]statestore.Record, 0, len(j.records))
 	for id, value := range j.records {
 		records = append(records, statestore.Record{ID: []byte(id), Value: bytes.Clone(value)})
 	}
 	slices.SortFunc(records, func(x, y statestore.Record) int { return bytes.Compare(x.ID, y.ID) })
-	return records
+	return slices.Values(records)
 }
 
 // Erase drops all records, like the loss of the disk. No store may be running on the journal.
-func (j *Journal) Erase() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.records = nil
-}
+func (j *Journal) Erase() { j.locked(func() { j.records = nil }) }
 
 // Open returns the journal for a store of another kind, such as server.Options.Journal. It
 // deposes the store that has opened it before.
@@ -138,18 +132,15 @@ func (m *mount) Commit(ctx context.Context, batch []statestore.Group) error {
 	j.mu.Lock()
 	latency, cutOff := j.latency, m.cutOff
 	j.mu.Unlock()
-	switch {
-	case cutOff:
-		select {
-		case <-m.failed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	case latency > 0:
+	var done <-chan time.Time // never, while it is cut off
+	if !cutOff && latency > 0 {
 		timer := time.NewTimer(latency)
 		defer timer.Stop()
+		done = timer.C
+	}
+	if cutOff || latency > 0 {
 		select {
-		case <-timer.C:
+		case <-done:
 		case <-m.failed:
 		case <-ctx.Done():
 			return context.Cause(ctx)

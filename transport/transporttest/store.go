@@ -49,7 +49,7 @@ type Applied struct {
 	// Command is the decoded request, and Request the one that was sent. Their bytes are
 	// valid during the call only.
 	Command statestore.Command
-	Request transport.Request
+	Request Request
 	// Reply is the answer, which may be a refusal. A Fault may keep it from arriving.
 	Reply statestore.Reply
 	// Store is the identity of the store that got the request. That store may have started
@@ -58,6 +58,12 @@ type Applied struct {
 	// Again says that the request was delivered before: the store remembers the reply of a
 	// command that changes something, and does not apply it again.
 	Again bool
+}
+
+func (s *Store) locked(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do()
 }
 
 // Tap makes the store call tap after each request from now on, in the store's order; nil ends
@@ -70,11 +76,7 @@ type Applied struct {
 //
 // Calls do not overlap, and the store applies no other request meanwhile. So tap must not
 // block, send a request or wait for a goroutine that does; it may call Tenure.Token.
-func (s *Store) Tap(tap func(Applied)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tap = tap
-}
+func (s *Store) Tap(tap func(Applied)) { s.locked(func() { s.tap = tap }) }
 
 // NewStore starts a store. Close it when done.
 func NewStore(options statestore.Options) (*Store, error) { return NewDurableStore(options, nil) }
@@ -95,12 +97,7 @@ func NewDurableStore(options statestore.Options, journal *Journal) (*Store, erro
 // Start returns a store with default options that ends with the test.
 func Start(t testing.TB) *Store {
 	t.Helper()
-	store, err := NewStore(statestore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
-	return store
+	return StartDurable(t, nil)
 }
 
 // StartDurable returns a store with default options on journal that ends with the test.
@@ -275,11 +272,7 @@ func (s *Store) isDown() bool {
 
 // HideIdentity makes the store behave, while on is true, like those deployed today, which
 // have no identity: it sends none and ignores those in requests.
-func (s *Store) HideIdentity(on bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.hidden = on
-}
+func (s *Store) HideIdentity(on bool) { s.locked(func() { s.hidden = on }) }
 
 // present returns the present engine and the identity that the store shows, which may be empty.
 func (s *Store) present() (running *engine.Engine, identity string) {
@@ -347,11 +340,7 @@ func (s *Store) SetWall(now func() time.Time) {
 }
 
 // Speak makes all clients speak this dialect from now on; statestore.Deployed by default.
-func (s *Store) Speak(dialect statestore.Dialect) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dialect = dialect
-}
+func (s *Store) Speak(dialect statestore.Dialect) { s.locked(func() { s.dialect = dialect }) }
 
 // Authorize makes allow decide which requests are authorized from now on; nil allows all.
 // Several goroutines call it at the same time.
@@ -364,7 +353,7 @@ func (s *Store) Authorize(allow func(client string, verb statestore.Verb, key st
 // apply applies a request. received is its decoded form. It calls done with the reply: before it
 // returns, or in a goroutine after the commit on which the reply rests. If the store crashes
 // before, there is no reply. will is the Will of the connection; nil: none.
-func (s *Store) apply(received statestore.Request, request transport.Request, will []byte, again bool, done func(transport.Reply)) {
+func (s *Store) apply(received statestore.Request, request Request, will []byte, again bool, done func(Reply)) {
 	running, identity := s.present()
 	if identity == "" {
 		received.Store = nil
@@ -382,7 +371,7 @@ func (s *Store) apply(received statestore.Request, request transport.Request, wi
 		command = command.Deny()
 	}
 	answer := func(reply statestore.Reply) {
-		result := transport.Reply{Payload: reply.Append(nil), Store: identity}
+		result := Reply{Payload: reply.Append(nil), Store: identity}
 		if !reply.Version.IsZero() {
 			result.Timestamp = reply.Version.String()
 		}
@@ -429,9 +418,9 @@ func (s *Store) tapped(applied Applied) {
 }
 
 // encode returns a notification in its wire format.
-func (s *Store) encode(notification statestore.Notification) transport.Notification {
+func (s *Store) encode(notification statestore.Notification) Notification {
 	_, identity := s.present()
-	return transport.Notification{
+	return Notification{
 		Store:     identity,
 		Key:       notification.Key,
 		Payload:   notification.Append(nil),

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenurelock/tenure/bench/internal/measure"
 	"github.com/tenurelock/tenure/bench/internal/peer"
 )
 
@@ -31,65 +32,87 @@ type Options struct {
 type Subject struct {
 	// Name names what grows.
 	Name string
-	// About says in a sentence or two what is measured.
-	About string
-	// Columns are what is measured at each size.
-	Columns []Column
 
+	about        string // in a sentence or two
+	columns      []column
 	sizes, quick []int
-	run          func(ctx context.Context, c *client) ([]float64, error)
+	run          func(ctx context.Context, c *client) ([]float64, error) // a value for each column
 }
 
-// Column is what is measured at each size.
-type Column struct {
-	Name string
-	// Format writes a value: bytes, seconds of processor time or of latency, or a number.
-	Format func(float64) string
+// column is what is measured at each size: seconds, unless it is bytes or a number.
+type column struct {
+	name  string
+	units []string // each a thousand times the one before
+	scale float64
 }
 
-// Point is a size, and what was measured with it: a value for each column.
-type Point struct {
-	Size   int
-	Values []float64
-	// Lacks says why there are no values.
-	Lacks string
+// All returns the subjects, in the order of the document.
+func All() []*Subject {
+	return []*Subject{leases(), connections(), keys(), watchers(), load()}
 }
 
-// Series is a subject with its points.
-type Series struct {
-	*Subject
-	Points []Point
+// memoryOf and timeOf are the columns of the server and of the clients.
+func memoryOf(item string) []column {
+	bytes := column{"memory of a " + item + ": server", []string{"B", "kB", "MB"}, 1}
+	return []column{bytes, {"clients", bytes.units, 1}}
 }
 
-// Result is what was measured.
-type Result []Series
+func timeOf(what string) []column {
+	return []column{seconds("processor time of " + what + ": server"), seconds("clients")}
+}
+
+func seconds(name string) column { return column{name, []string{"ns", "µs", "ms", "s"}, 1e9} }
+
+func (c column) format(value float64) string {
+	units := c.units
+	for value *= c.scale; len(units) > 1 && value >= 1e3; units = units[1:] {
+		value /= 1e3
+	}
+	return strings.TrimSpace(measure.Digits(value) + " " + units[0])
+}
 
 // pointPatience bounds the measurement of one size.
 const pointPatience = 10 * time.Minute
 
-// Run measures. host must have built the command tenure. A size that fails has no values, and the
-// next sizes go on; only the end of ctx, and a server that does not start, end the run.
-func Run(ctx context.Context, host *peer.Host, options Options) (result Result, err error) {
+// Run measures, and returns the figures as Markdown. host must have built the command tenure. A size that
+// fails has no values, and the next sizes go on; only the end of ctx ends the run.
+func Run(ctx context.Context, host *peer.Host, options Options) (tables *strings.Builder, err error) {
+	tables = new(strings.Builder)
 	for _, s := range options.Subjects {
-		series := Series{Subject: s}
-		sizes := s.sizes
+		sizes, names, notes := s.sizes, "", ""
 		if options.Quick {
 			sizes = s.quick
 		}
-		for _, size := range sizes {
-			fmt.Fprintf(options.Progress, "%s: %s\n", s.Name, thousands(size))
-			point, err := measurePoint(ctx, host, s, size, options.Quick)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %s: %w", s.Name, thousands(size), err)
-			}
-			if point.Lacks != "" {
-				fmt.Fprintf(options.Progress, "%s: %s: failed: %s\n", s.Name, thousands(size), point.Lacks)
-			}
-			series.Points = append(series.Points, point)
+		for _, c := range s.columns {
+			names += " " + c.name + " |"
 		}
-		result = append(result, series)
+		fmt.Fprintf(tables, "### %s%s\n\n%s\n\n| %s |%s\n|--:|%s\n", strings.ToUpper(s.Name[:1]), s.Name[1:], s.about,
+			s.Name, names, strings.Repeat("--:|", len(s.columns)))
+		for _, size := range sizes {
+			fmt.Fprintf(options.Progress, "%s: %d\n", s.Name, size)
+			values, err := s.measure(ctx, host, size, options.Quick)
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			if err != nil {
+				said := err.Error()
+				note := fmt.Sprintf("- n/a with %d: %s\n\n", size, said[strings.LastIndexByte(said, '\n')+1:])
+				fmt.Fprintf(options.Progress, "%s: %s", s.Name, note)
+				notes += note
+			}
+			fmt.Fprintf(tables, "| %d |", size)
+			for i, c := range s.columns {
+				cell := "n/a"
+				if err == nil {
+					cell = c.format(values[i])
+				}
+				fmt.Fprintf(tables, " %s |", cell)
+			}
+			tables.WriteString("\n")
+		}
+		tables.WriteString("\n" + notes)
 	}
-	return result, nil
+	return tables, nil
 }
 
 // childName is the process of the clients.
@@ -107,35 +130,30 @@ type order struct {
 	Quick   bool
 }
 
-// measurePoint measures one size, with a server and a process of clients of its own.
-func measurePoint(ctx context.Context, host *peer.Host, s *Subject, size int, quick bool) (Point, error) {
+// measure measures one size, with a server and a process of clients of its own.
+func (s *Subject) measure(ctx context.Context, host *peer.Host, size int, quick bool) (values []float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pointPatience)
 	defer cancel()
 	// The limits are above what so many connections need.
 	server, err := host.Tenure(ctx, "tenure", "--memory", "--max-clients", fmt.Sprint(size+spareClients),
 		"--max-unauthenticated", "1024", "--max-unauthenticated-per-address", "1024")
 	if err != nil {
-		return Point{}, err
+		return nil, err
 	}
 	defer server.Stop()
 	argument, err := json.Marshal(order{s.Name, size, server.Address, server.Process, quick})
 	if err != nil {
-		return Point{}, err
+		return nil, err
 	}
 	clients, err := host.Child(ctx, childName, string(argument))
 	if err != nil {
-		if ctx.Err() != nil {
-			return Point{}, context.Cause(ctx)
-		}
-		said := err.Error()
-		return Point{Size: size, Lacks: said[strings.LastIndexByte(said, '\n')+1:]}, nil
+		return nil, err
 	}
 	defer clients.Stop()
-	point := Point{Size: size}
-	if err := json.Unmarshal([]byte(clients.Address), &point.Values); err != nil {
-		return Point{}, fmt.Errorf("the process of the clients said %q: %w", clients.Address, err)
+	if err := json.Unmarshal([]byte(clients.Address), &values); err != nil || len(values) != len(s.columns) {
+		return nil, fmt.Errorf("the process of the clients said %q", clients.Address)
 	}
-	return point, nil
+	return values, nil
 }
 
 // spareClients is how many clients there are beside the items.
@@ -152,10 +170,10 @@ func serve(ctx context.Context, argument string, said func(string)) error {
 		return fmt.Errorf("there is no subject %q", c.Subject)
 	}
 	var err error
-	if c.probe, err = c.dial(ctx, "probe"); err != nil {
+	if c.other, err = c.dial(ctx, "other"); err != nil {
 		return err
 	}
-	if c.base, err = c.cost(); err != nil {
+	if c.base, err = c.memory(); err != nil {
 		return err
 	}
 	values, err := All()[i].run(ctx, c)
@@ -163,9 +181,6 @@ func serve(ctx context.Context, argument string, said func(string)) error {
 		return err
 	}
 	text, err := json.Marshal(values)
-	if err != nil {
-		return err
-	}
 	said(string(text))
-	return nil
+	return err
 }

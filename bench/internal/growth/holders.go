@@ -2,13 +2,13 @@ package growth
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/bench/internal/measure"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -19,12 +19,12 @@ const leasesOfOne = 10_000
 func leases() *Subject {
 	return &Subject{
 		Name: "leases",
-		About: "One process holds the leases, with the default options and a TTL of 30 s: each is watched, and renews " +
+		about: "One process holds the leases, with the default options and a TTL of 30 s: each is watched, and renews " +
 			"itself every 5 s. A connection has 10,000 leases at most, because a client may watch so many keys.",
-		Columns: columns(memoryOf("lease"), timeOf("a renewal"), aRequest),
+		columns: slices.Concat(memoryOf("lease"), timeOf("a renewal")),
 		sizes:   []int{1_000, 3_000, 10_000, 30_000, 100_000}, quick: []int{100, 200},
 		run: func(ctx context.Context, c *client) ([]float64, error) {
-			opened, _, err := c.open(ctx, (c.Size+leasesOfOne-1)/leasesOfOne)
+			opened, err := c.open(ctx, (c.Size+leasesOfOne-1)/leasesOfOne)
 			if err != nil {
 				return nil, err
 			}
@@ -36,25 +36,36 @@ func leases() *Subject {
 func connections() *Subject {
 	return &Subject{
 		Name: "connections",
-		About: "One process opens the connections. First they are idle; then each holds a lease with a TTL of 30 s, " +
+		about: "One process opens the connections. First they are idle; then each holds a lease with a TTL of 30 s, " +
 			"and renews it every 5 s.",
-		Columns: columns(memoryOf("connection, idle"), timeOf("opening a connection"),
-			memoryOf("connection, with a lease"), timeOf("a renewal"), aRequest),
+		columns: slices.Concat(memoryOf("connection, idle"), timeOf("opening a connection"),
+			memoryOf("connection, with a lease"), timeOf("a renewal")),
 		sizes: []int{100, 300, 1_000, 3_000, 10_000}, quick: []int{10, 20},
 		run: func(ctx context.Context, c *client) ([]float64, error) {
-			opened, idle, err := c.open(ctx, c.Size)
+			before, err := c.time()
+			if err != nil {
+				return nil, err
+			}
+			opened, err := c.open(ctx, c.Size)
+			if err != nil {
+				return nil, err
+			}
+			after, err := c.time()
+			if err != nil {
+				return nil, err
+			}
+			idle, err := c.settled(ctx)
 			if err != nil {
 				return nil, err
 			}
 			held, err := c.hold(ctx, opened)
-			return slices.Concat(c.memory(idle), c.time(c.base, idle, c.Size), held), err
+			return slices.Concat(idle, after.since(before, c.Size), held), err
 		},
 	}
 }
 
 // hold acquires the leases, divided among the connections, lets them renew themselves for the window,
-// and returns what memory they take, what a renewal costs, and how long the requests of another client
-// take meanwhile.
+// and returns what memory they take, and what a renewal costs.
 func (c *client) hold(ctx context.Context, opened []*transport.Client) ([]float64, error) {
 	var renewed, lost atomic.Int64
 	options := lease.Options{TTL: choose(c, 30*time.Second, 1500*time.Millisecond), Trace: &lease.Trace{
@@ -74,26 +85,20 @@ func (c *client) hold(ctx context.Context, opened []*transport.Client) ([]float6
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.cost()
+	before, err := c.time()
 	if err != nil {
 		return nil, err
 	}
 	renewedBefore := renewed.Load()
-	if err := pause(ctx, c.window()); err != nil {
-		return nil, err
-	}
+	sleep.For(ctx, c.window())
 	renewals := int(renewed.Load() - renewedBefore)
-	after, err := c.cost()
+	after, err := c.time()
 	if err != nil {
 		return nil, err
 	}
-	if renewals == 0 {
-		return nil, errors.New("no tenure was renewed")
+	if renewals == 0 || lost.Load() > 0 {
+		return nil, fmt.Errorf("%d renewals, and %d of %d tenures ended", renewals, lost.Load(), c.Size)
 	}
-	// The probe costs more than a few renewals, so it comes after the time in which they are measured.
-	another, err := c.askAnother(ctx)
-	if lost.Load() > 0 {
-		err = errors.Join(err, fmt.Errorf("%d of %d tenures ended", lost.Load(), c.Size))
-	}
-	return slices.Concat(c.memory(after), c.time(before, after, renewals), another), err
+	memory, err := c.memory()
+	return slices.Concat(memory.since(c.base, c.Size), after.since(before, renewals)), err
 }

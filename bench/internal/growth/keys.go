@@ -13,9 +13,9 @@ import (
 func keys() *Subject {
 	return &Subject{
 		Name: "keys",
-		About: "One client sets keys of 20 bytes to values of 16, with an expiry of an hour, and then sets random ones " +
+		about: "One client sets keys of 20 bytes to values of 16, with an expiry of an hour, and then sets random ones " +
 			"of them again, 256 at a time.",
-		Columns: columns(memoryOf("key"), timeOf("a SET"), latencyOf("a SET alone")),
+		columns: slices.Concat(memoryOf("key"), timeOf("a SET"), []column{seconds("a SET alone: p50"), seconds("p99")}),
 		sizes:   []int{10_000, 30_000, 100_000, 300_000, 1_000_000, 2_000_000}, quick: []int{500, 1_000},
 		run: runKeys,
 	}
@@ -30,7 +30,11 @@ func runKeys(ctx context.Context, c *client) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.settled(ctx)
+	memory, err := c.settled(ctx)
+	if err != nil {
+		return nil, err
+	}
+	before, err := c.time()
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +45,7 @@ func runKeys(ctx context.Context, c *client) ([]float64, error) {
 	if err := measure.Parallel(ctx, operations, preparing, setOne); err != nil {
 		return nil, err
 	}
-	after, err := c.cost()
+	after, err := c.time()
 	if err != nil {
 		return nil, err
 	}
@@ -53,6 +57,5 @@ func runKeys(ctx context.Context, c *client) ([]float64, error) {
 		}
 		alone[i] = time.Since(began)
 	}
-	settled, err := c.settled(ctx)
-	return slices.Concat(c.memory(settled), c.time(before, after, operations), percentiles(alone, 50, 99)), err
+	return slices.Concat(memory, after.since(before, operations), percentiles(alone, 50, 99)), nil
 }

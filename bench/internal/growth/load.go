@@ -14,15 +14,11 @@ import (
 func load() *Subject {
 	return &Subject{
 		Name: "load",
-		About: "The load is in per cent of the capacity, which a closed loop with 256 renewals in flight on one " +
+		about: "The load is in per cent of the capacity, which a closed loop with 256 renewals in flight on one " +
 			"connection finds first. Then renewals are due at times of a clock, whatever the store does (an open loop), " +
 			"and their latency counts from those times, so a pause shows in all that were due meanwhile. What is due within 0.2 ms leaves together.",
-		Columns: []Column{
-			{Name: "renewals a second", Format: number},
-			{Name: "p50", Format: duration}, {Name: "p90", Format: duration},
-			{Name: "p99", Format: duration}, {Name: "p99.9", Format: duration},
-		},
-		sizes: []int{10, 25, 50, 75}, quick: []int{5, 10},
+		columns: []column{{"renewals a second", []string{""}, 1}, seconds("p50"), seconds("p90"), seconds("p99"), seconds("p99.9")},
+		sizes:   []int{10, 25, 50, 75}, quick: []int{5, 10},
 		run: runLoad,
 	}
 }
@@ -41,7 +37,7 @@ const (
 func (c *client) renew(ctx context.Context, i int) error {
 	name := fmt.Sprintf("line-%d/active", i%renewedNames)
 	options := transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: renewedTTL, Binding: transport.Binding{Urgent: true}}
-	_, err := c.probe.Set(ctx, name, value, options)
+	_, err := c.other.Set(ctx, name, value, options)
 	return err
 }
 

@@ -16,12 +16,11 @@ import (
 func watchers() *Subject {
 	return &Subject{
 		Name: "watchers",
-		About: "Watchers, each with a connection, watch one key. Another client sets it. " +
+		about: "Watchers, each with a connection, watch one key. Another client sets it. " +
 			"The last column is the time from the call of the SET until the last watcher has the notification, divided " +
 			"by the watchers.",
-		Columns: columns(memoryOf("watcher"), timeOf("a notification"),
-			[]Column{{Name: "to the last watcher, for each: p50", Format: duration}}),
-		sizes: []int{2, 10, 30, 100, 300, 1_000}, quick: []int{2, 5},
+		columns: slices.Concat(memoryOf("watcher"), timeOf("a notification"), []column{seconds("to the last watcher, for each: p50")}),
+		sizes:   []int{2, 10, 30, 100, 300, 1_000}, quick: []int{2, 5},
 		run: runWatchers,
 	}
 }
@@ -63,7 +62,7 @@ func (a *audience) reached(ctx context.Context) (at time.Time, err error) {
 }
 
 func runWatchers(ctx context.Context, c *client) ([]float64, error) {
-	opened, _, err := c.open(ctx, c.Size)
+	opened, err := c.open(ctx, c.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +84,11 @@ func runWatchers(ctx context.Context, c *client) ([]float64, error) {
 	if _, err := a.reached(ctx); err != nil { // that there is no key: all are registered
 		return nil, err
 	}
-	before, err := c.settled(ctx)
+	memory, err := c.settled(ctx)
+	if err != nil {
+		return nil, err
+	}
+	before, err := c.time()
 	if err != nil {
 		return nil, err
 	}
@@ -104,6 +107,6 @@ func runWatchers(ctx context.Context, c *client) ([]float64, error) {
 		}
 		times[i] = at.Sub(began) / time.Duration(c.Size)
 	}
-	after, err := c.cost()
-	return slices.Concat(c.memory(before), c.time(before, after, len(times)*c.Size), percentiles(times, 50)), err
+	after, err := c.time()
+	return slices.Concat(memory, after.since(before, len(times)*c.Size), percentiles(times, 50)), err
 }

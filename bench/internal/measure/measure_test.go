@@ -135,7 +135,7 @@ func TestWorkersStopAtTheFirstError(t *testing.T) {
 	}
 }
 
-// The raw echo stands for all: it needs no program that is not in this executable.
+// NATS stands for all: it needs no program that is not in this executable.
 func TestARunHasATableForEachOperation(t *testing.T) {
 	host, err := peer.NewHost()
 	if err != nil {
@@ -147,8 +147,10 @@ func TestARunHasATableForEachOperation(t *testing.T) {
 		}
 	}()
 	all := peer.All()
+	nats := all[len(all)-2]
+	nats.Lacks = map[peer.Operation]string{peer.HandOver: "it is not asked"}
 	result, err := Run(bounded(t), host, Options{
-		Peers: all[len(all)-1:], InFlight: []int{1, 4}, Rounds: 2,
+		Peers: []*peer.Peer{nats}, InFlight: []int{1, 4}, Rounds: 2,
 		Turn: time.Millisecond, HandOverTurn: time.Millisecond, Progress: io.Discard,
 	})
 	if err != nil {
@@ -163,9 +165,9 @@ func TestARunHasATableForEachOperation(t *testing.T) {
 	}
 	result.groups[0].cells[0].late = 1
 	for _, want := range []string{
-		"### Obtain and release\n\n| µs (ratio to tenure), in flight | 1 | 4 |\n|---|--:|--:|\n| raw echo | 45.9 (1.00) | 45.9 (1.00) |\n\n" +
-			"- raw echo: with 1 in flight 1 turns did not end within 30s.\n\n",
-		"| raw echo | n/a | n/a |\n\n- n/a for raw echo: messages alone have no locks.\n\n### The peers\n",
+		"### Obtain and release\n\n| µs (ratio to tenure), in flight | 1 | 4 |\n|---|--:|--:|\n| NATS KV | 45.9 (1.00) | 45.9 (1.00) |\n\n" +
+			"- NATS KV: with 1 in flight 1 turns did not end within 30s.\n\n",
+		"| NATS KV | n/a | n/a |\n\n- n/a for NATS KV: it is not asked.\n\n### The peers\n",
 	} {
 		if !strings.Contains(result.String(), want) {
 			t.Errorf("the tables lack\n%s\nin\n%s", want, result)

@@ -17,7 +17,7 @@ type Child func(ctx context.Context, argument string, said func(address string))
 const childVariable = "TENURE_PEER"
 
 // children are the servers that run in this executable. Their argument is a directory of their own.
-var children = map[string]Child{"etcd": serveEtcd, "nats": serveNATS, "raw": serveRaw}
+var children = map[string]Child{"etcd": serveEtcd, "nats": serveNATS}
 
 // ServeChild returns at once, unless a Host has started this process to run a server, or one of more:
 // then it does, until the process that started it ends, and exits: with 1 and a line for the error, if

@@ -1,5 +1,5 @@
 // Package peer has what Tenure is measured against: libraries for distributed locks with their
-// servers, and plain exchanges of messages. Each peer starts its server in a process of its own, and
+// servers. Each peer starts its server in a process of its own, and
 // has clients with one set of methods, so that all are measured and tested alike.
 //
 // Servers that are Go libraries run in the same executable: Host starts it again, and [ServeChild],

@@ -89,7 +89,6 @@ type Server struct {
 	// Process is the id of its process.
 	Process int
 
-	ca     string             // file with the authority of its certificate, if it uses TLS
 	kill   context.CancelFunc // asks it to end, and kills it after stopPatience
 	input  io.Closer
 	output logbuffer.Buffer
@@ -128,11 +127,13 @@ func (h *Host) start(ctx context.Context, ready func(line string) (address strin
 	s.input, s.Process = input, command.Process.Pid
 	h.servers = append(h.servers, s)
 	found := make(chan string, 1)
-	go s.read(reader, ready, found) // ends with the output
-	go func() {                     // ends with the process, and Stop waits for it
+	go func() { // ends with the process, and Stop waits for it
 		defer close(s.ended)
-		_ = command.Wait() // a server that was told to end may say so with its exit status
-		_ = output.Close()
+		go func() {
+			_ = command.Wait() // a server that was told to end may say so with its exit status
+			_ = output.Close()
+		}()
+		s.read(reader, ready, found) // ends with the output
 	}()
 	select {
 	case s.Address = <-found:

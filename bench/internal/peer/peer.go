@@ -36,8 +36,7 @@ const TTL = 10 * time.Second
 // ours.
 type Held any
 
-// Locker is one client of a peer. Where that has no locks, each request is an exchange of messages. It is
-// safe for concurrent use. No method waits longer than its context.
+// Locker is one client of a peer. It is safe for concurrent use. No method waits longer than its context.
 type Locker interface {
 	// TryObtain obtains a name, or returns ErrHeld.
 	TryObtain(ctx context.Context, name string) (Held, error)
@@ -56,7 +55,7 @@ type Locker interface {
 	Close()
 }
 
-// Peer is a way to lock names, or to exchange messages, with a server in a process of its own.
+// Peer is a way to lock names, with a server in a process of its own.
 type Peer struct {
 	// Name names the peer in the tables. It begins with "tenure" for ours.
 	Name string
@@ -78,7 +77,7 @@ const Reference = "tenure"
 
 // All returns the peers, in the order of the tables.
 func All() []*Peer {
-	return append(ours(), redislockPeer(), rueidislockPeer(), natsPeer(), etcdPeer(), rawPeer())
+	return append(ours(), redislockPeer(), rueidislockPeer(), natsPeer(), etcdPeer())
 }
 
 // Installed returns an error if a program is missing that the peer needs.

@@ -77,12 +77,8 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// Each peer that has locks, with two clients of it.
 func TestOneClientAtATimeHoldsANameAndALateWriteIsRefused(t *testing.T) {
 	for _, p := range peer.All() {
-		if isEcho(p) {
-			continue
-		}
 		t.Run(p.Name, func(t *testing.T) {
 			s, ctx := server(t, p), bounded(t)
 			var clients [2]peer.Locker
@@ -165,36 +161,6 @@ func TestOneClientAtATimeHoldsANameAndALateWriteIsRefused(t *testing.T) {
 	}
 }
 
-func TestAnEchoAnswersManyRequestsAtOnce(t *testing.T) {
-	for _, p := range peer.All() {
-		if !isEcho(p) {
-			continue
-		}
-		t.Run(p.Name, func(t *testing.T) {
-			ctx := bounded(t)
-			echo, err := p.Lock(ctx, server(t, p), "echo")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer echo.Close()
-			var asking sync.WaitGroup
-			for range 16 {
-				asking.Go(func() {
-					for range 20 {
-						if err := echo.Release(ctx, nil); err != nil {
-							t.Error(err)
-						}
-					}
-				})
-			}
-			await.Done(asking.Wait)
-		})
-	}
-}
-
-// isEcho reports whether the peer has no locks.
-func isEcho(p *peer.Peer) bool { return p.Lacks[peer.HandOver] != "" }
-
 func TestServersEndWithTheirHost(t *testing.T) {
 	host, err := peer.NewHost()
 	if err != nil {
@@ -202,7 +168,7 @@ func TestServersEndWithTheirHost(t *testing.T) {
 	}
 	var processes []int
 	for _, p := range peer.All() {
-		if isEcho(p) || p.Installed() == nil && p.Name == "redislock" {
+		if p.Name == "NATS KV" || p.Installed() == nil && p.Name == "redislock" {
 			s, err := p.Serve(bounded(t), host)
 			if err != nil {
 				t.Fatal(err)

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"sync"
 
-	etcdtransport "go.etcd.io/etcd/client/pkg/v3/transport"
-	"go.uber.org/zap"
-
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -20,12 +17,6 @@ func ours() []*Peer {
 			Name:  Reference,
 			About: "`tenure serve --memory`, one connection.",
 			Serve: func(ctx context.Context, h *Host) (*Server, error) { return h.Tenure(ctx, "tenure", "--memory") },
-			Lock:  dialTenure,
-		},
-		{
-			Name:  "tenure, TLS",
-			About: "The same with `--tls-cert`.",
-			Serve: serveTenureTLS,
 			Lock:  dialTenure,
 		},
 		{
@@ -62,23 +53,6 @@ func (h *Host) Tenure(ctx context.Context, command string, arguments ...string) 
 	return h.start(ctx, listening, nil, h.command(command), append([]string{"serve", "--addr", loopback}, arguments...)...)
 }
 
-func serveTenureTLS(ctx context.Context, h *Host) (*Server, error) {
-	dir, err := h.folder("tls")
-	if err != nil {
-		return nil, err
-	}
-	certificate, err := etcdtransport.SelfCert(zap.NewNop(), dir, []string{loopback}, 1)
-	if err != nil {
-		return nil, err
-	}
-	server, err := h.Tenure(ctx, "tenure", "--memory", "--tls-cert", certificate.CertFile, "--tls-key", certificate.KeyFile)
-	if err != nil {
-		return nil, err
-	}
-	server.ca = certificate.CertFile
-	return server, nil
-}
-
 // tenureLocker is a client of ours.
 type tenureLocker struct {
 	client *transport.Client
@@ -88,7 +62,7 @@ type tenureLocker struct {
 }
 
 func dialTenure(ctx context.Context, server *Server, id string) (Locker, error) {
-	client, err := transport.Dial(ctx, server.Address, transport.Options{ClientID: id, TLS: transport.TLSOptions{CAFile: server.ca}})
+	client, err := transport.Dial(ctx, server.Address, transport.Options{ClientID: id})
 	if err != nil {
 		return nil, err
 	}

@@ -116,13 +116,9 @@ func (m *memberFlags) start(dir string, logger *slog.Logger, flush func()) (star
 		return nil, "", command.Usage(fmt.Errorf("%s has the data of a store on one machine, which a replicated store does not read; "+
 			"give --data with another directory, or move tenure.log away", dir))
 	}
-	where = memberDirectory(dir)
-	options := m.options(where)
-	options.Logger, options.Flush = logger, flush
-	if started, err = member.Start(options); err != nil {
-		return nil, "", err
-	}
-	return started, fmt.Sprintf("%s (member %s of etcd)", where, m.name), nil
+	m.Dir, m.Logger, m.Flush = memberDirectory(dir), logger, flush
+	started, err = member.Start(m.Options)
+	return started, fmt.Sprintf("%s (member %s of etcd)", m.Dir, m.Name), err
 }
 
 // memberDirectory is where a member has its data, below the directory of --data.

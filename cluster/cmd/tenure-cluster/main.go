@@ -26,7 +26,6 @@ var optionFlags = map[string]string{
 	"member.PeerTLS.Certificate": "peer-cert",
 	"member.ClientURL":           "serve-etcd",
 	"member.MaxDatabase":         "max-database",
-	"member.Heartbeat":           "heartbeat-interval",
 	"member.Election":            "election-timeout",
 }
 

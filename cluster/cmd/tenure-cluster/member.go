@@ -13,21 +13,16 @@ import (
 )
 
 func witnessCommand() *cobra.Command {
-	flags := memberFlags{witness: true}
+	flags := memberFlags{Options: member.Options{Witness: true}}
 	var dir string
 	witness := &cobra.Command{
 		Use:   "witness",
 		Short: "Run a member of etcd that serves no clients, until interrupted",
 		Long: `Run a member of etcd and nothing else, until SIGINT or SIGTERM. A pair of
-servers needs it as the third member: with two, the loss of one would leave no
-majority. It has all the data, and takes part in each decision, but no client
-connects to it. A small machine is enough, if its disk keeps what it confirms.`,
+servers needs it as the third member: docs/pair.md shows it.`,
 		Example: `witness --member c --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 --peer-ca ca.pem --peer-cert c.pem --peer-key c.key`,
 		Args:    command.Arguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := flags.check(); err != nil {
-				return command.Usage(err)
-			}
 			dir, err := command.Directory(dir)
 			if err != nil {
 				return err
@@ -38,11 +33,11 @@ connects to it. A small machine is enough, if its disk keeps what it confirms.`,
 					return err
 				}
 				defer m.Close()
-				fmt.Fprintf(cmd.OutOrStdout(), "started member %s with data in %s\n", flags.name, where)
+				fmt.Fprintf(cmd.OutOrStdout(), "started member %s with data in %s\n", flags.Name, where)
 				for working := m.Ready(); ; working = nil {
 					select {
 					case <-working:
-						ready(fmt.Sprintf("running member %s with data in %s", flags.name, where))
+						ready(fmt.Sprintf("running member %s with data in %s", flags.Name, where))
 					case <-m.Done():
 						return m.Err()
 					case <-ctx.Done():
@@ -73,9 +68,7 @@ that its peers reach at URL. Run it on the machine of another member, which
 runs, with the --data of that one and as its user. A majority of the members
 must run. Replace one member after the other.
 
-It prints how to start the new member, with an empty --data. Never copy the data
-of a member, and never restore it from a backup: a member that forgot what it
-acknowledged can lose what the others rely on.`,
+It prints how to start the new member, with an empty --data.`,
 		Example: `replace b https://b:2380 --data /var/lib/tenure`,
 		Args:    command.Arguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -26,152 +25,112 @@ var _ command.Replication = (*replication)(nil)
 
 // Register implements command.Replication.
 func (r *replication) Register(cmd *cobra.Command) {
-	cmd.Long += "\n\n" + r.help()
-	cmd.Example += "\n" + r.examples()
+	cmd.Long += `
+
+With --etcd the data is in etcd, and any number of processes share it: one is
+active, and another takes over with all keys, leases and fences when it is gone.`
 	r.etcd.register(cmd.Flags())
-	if r.member != nil {
-		r.member.register(cmd.Flags())
+	if r.member == nil {
+		cmd.Long += " All of them attach to one broker."
+		cmd.Example += "\nattach mqtt://localhost:1883 --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem"
+		return
 	}
+	cmd.Long += `
+With --member the process runs a member of etcd itself, with its data below
+--data; three members outlive the loss of one. docs/pair.md shows it.
+A process that stands by sends its clients to the address of --advertise of the
+active one; give clients the addresses of all.`
+	cmd.Example += `
+serve --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem
+serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 --peer-ca ca.pem --peer-cert a.pem --peer-key a.key`
+	r.member.register(cmd.Flags())
 }
 
 // Chosen implements command.Replication.
 func (r *replication) Chosen() (bool, error) {
-	withMember, withEtcd := r.KeepsData(), len(r.etcd.endpoints) > 0
+	withMember, withEtcd := r.KeepsData(), len(r.etcd.Endpoints) > 0
+	ofMember, ofEtcd := "", given(r.etcd.flags)
+	if r.member != nil {
+		ofMember = given(r.member.flags)
+	}
 	switch {
 	case withMember && withEtcd:
 		return false, errors.New("--etcd uses an etcd that runs already, and --member runs one; give one of them")
-	case !withMember && r.member != nil && r.member.given() != "":
-		return false, fmt.Errorf("--%s needs --member with the name of the member", r.member.given())
-	case !withEtcd && r.etcd.given() != "":
-		return false, fmt.Errorf("--%s needs --etcd with the URLs of etcd", r.etcd.given())
-	case withMember:
-		return true, r.member.check()
-	case withEtcd:
-		return true, r.etcd.check()
-	case r.etcd.flags.Changed("standing"):
-		return false, errors.New("--standing needs --member or --etcd")
+	case !withMember && ofMember != "":
+		return false, fmt.Errorf("--%s needs --member with the name of the member", ofMember)
+	case !withEtcd && ofEtcd != "":
+		return false, fmt.Errorf("--%s needs --etcd with the URLs of etcd", ofEtcd)
+	case withEtcd && (r.etcd.cert == "") != (r.etcd.key == ""):
+		return false, errors.New("--etcd-cert and --etcd-key belong together")
 	}
-	return false, nil
+	return withMember || withEtcd, nil
 }
 
 // KeepsData implements command.Replication.
-func (r *replication) KeepsData() bool { return r.member != nil && r.member.name != "" }
-
-// help is for --help of the command.
-func (r *replication) help() string {
-	help := `With --etcd the data is in etcd, and any number of processes share it: one is
-active, and the others stand by. When the active one is gone, another takes over
-with all keys, leases and fences: at once after a clean end, and after --etcd-ttl
-otherwise.`
-	if r.member == nil {
-		return help + " All of them attach to one broker."
-	}
-	return help + `
-A process that stands by sends its clients to the active one, at the address of
---advertise; give clients the addresses of all.
-
-With --member the process runs a member of etcd itself, with its data below
---data, so that no other etcd is needed. All members have the same --cluster.
-A majority of them must run: three members outlive the loss of one. When the
-active process is gone, the process whose member is elected leader of etcd takes
-over: after two --election-timeout at most, and --standing. Where only
-two machines serve clients, the command witness runs the third member. The
-connections between members need TLS (--peer-ca, --peer-cert, --peer-key),
-unless the URLs of --cluster are http. docs/pair.md shows it step by step.`
-}
-
-// examples are for --help of the command.
-func (r *replication) examples() string {
-	if r.member == nil {
-		return "attach mqtt://localhost:1883 --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem"
-	}
-	return `serve --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem
-serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 --peer-ca ca.pem --peer-cert a.pem --peer-key a.key`
-}
+func (r *replication) KeepsData() bool { return r.member != nil && r.member.Name != "" }
 
 // Start implements command.Replication.
 func (r *replication) Start(_ context.Context, settings command.ReplicaSettings) (command.Candidate, error) {
-	options := cluster.Options{
-		Address: settings.Address, TTL: r.etcd.ttl, Standing: r.etcd.standing, Logger: settings.Logger,
+	if settings.PacketSize > cluster.MaxPacketSize {
+		return nil, command.Usage(fmt.Errorf("--max-packet-size %d: a transaction of etcd has room for %d bytes; "+
+			"choose that or less", settings.PacketSize, cluster.MaxPacketSize))
 	}
-	c := &candidate{logger: settings.Logger}
-	if r.KeepsData() {
-		m, where, err := r.member.start(settings.Dir, settings.Logger, settings.Flush)
-		if err != nil {
-			return nil, err
-		}
-		c.member, c.where = m, where
-		options = m.Configure(options)
-		c.tasks.Go(func() {
-			<-m.Done()
-			if err := m.Err(); err != nil {
-				settings.Fail(err)
-			}
-		})
-	} else {
+	c := &candidate{logger: settings.Logger, options: r.etcd.Options}
+	c.options.Address, c.options.Logger = settings.Address, settings.Logger
+	if !r.KeepsData() {
 		config, err := r.etcd.tls()
 		if err != nil {
 			return nil, command.Usage(err) // a file that a flag names
 		}
-		options.Endpoints, options.TLS, options.Prefix = r.etcd.endpoints, config, r.etcd.prefix
-		c.where = fmt.Sprintf("etcd at %s below %s", strings.Join(r.etcd.endpoints, ","), r.etcd.prefix)
+		c.options.TLS = config
+		c.where = fmt.Sprintf("etcd at %s below %s", strings.Join(c.options.Endpoints, ","), c.options.Prefix)
+		return c, nil
 	}
-	c.options = options
-	if most := options.MaxPacketSize(); settings.PacketSize > most {
-		_ = c.Close()
-		return nil, command.Usage(fmt.Errorf("--max-packet-size %d: a transaction of etcd has room for %d bytes; "+
-			"choose that or less", settings.PacketSize, most))
+	m, where, err := r.member.start(settings.Dir, settings.Logger, settings.Flush)
+	if err != nil {
+		return nil, err
 	}
+	c.member, c.where, c.options = m, where, m.Configure(c.options)
+	c.tasks.Go(func() {
+		<-m.Done()
+		if err := m.Err(); err != nil {
+			settings.Fail(err)
+		}
+	})
 	return c, nil
+}
+
+// given returns a flag of a set that was given, or an empty string.
+func given(flags *pflag.FlagSet) (name string) {
+	flags.VisitAll(func(flag *pflag.Flag) {
+		if flag.Changed {
+			name = flag.Name
+		}
+	})
+	return name
 }
 
 // etcdFlags are the flags for an etcd that runs already.
 type etcdFlags struct {
-	flags         *pflag.FlagSet
-	endpoints     []string
+	cluster.Options
+	flags         *pflag.FlagSet // but --etcd
 	ca, cert, key string
-	prefix        string
-	ttl, standing time.Duration
 }
 
-func (e *etcdFlags) register(flags *pflag.FlagSet) {
-	e.flags = flags
-	flags.StringSliceVar(&e.endpoints, "etcd", nil,
-		"URLs of the members of an etcd that has the data, like https://host:2379, with commas in between")
+func (e *etcdFlags) register(all *pflag.FlagSet) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	flags.StringVar(&e.ca, "etcd-ca", "",
 		"file with the authorities to trust for etcd's certificates, in PEM; default: the system's")
 	flags.StringVar(&e.cert, "etcd-cert", "", "file with the certificate to show etcd, in PEM")
 	flags.StringVar(&e.key, "etcd-key", "", "file with its private key, in PEM")
-	flags.StringVar(&e.prefix, "etcd-prefix", cluster.DefaultPrefix,
+	flags.StringVar(&e.Prefix, "etcd-prefix", cluster.DefaultPrefix,
 		"how all keys in etcd begin; stores with different prefixes are independent")
-	flags.DurationVar(&e.ttl, "etcd-ttl", cluster.DefaultTTL,
+	flags.DurationVar(&e.TTL, "etcd-ttl", cluster.DefaultTTL,
 		"how long after the unclean end of the active process another one may take over, in whole seconds")
-	flags.DurationVar(&e.standing, "standing", 0,
-		"how long the active process may answer after it began to ask etcd whether it still is the active one; "+
-			"a process that takes over waits as long; 0: 0.8 of --election-timeout with --member, "+
-			"and half of --etcd-ttl with --etcd")
-}
-
-// given returns a flag that was given, or an empty string.
-func (e *etcdFlags) given() string {
-	return changed(e.flags, "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "etcd-ttl")
-}
-
-// changed returns the first of some flags that was given, or an empty string.
-func changed(flags *pflag.FlagSet, names ...string) string {
-	for _, name := range names {
-		if flags.Changed(name) {
-			return name
-		}
-	}
-	return ""
-}
-
-func (e *etcdFlags) check() error {
-	if (e.cert == "") != (e.key == "") {
-		return errors.New("--etcd-cert and --etcd-key belong together")
-	}
-	return nil
+	e.flags = flags
+	all.AddFlagSet(flags)
+	all.StringSliceVar(&e.Endpoints, "etcd", nil,
+		"URLs of the members of an etcd that has the data, like https://host:2379, with commas in between")
 }
 
 // tls returns the configuration for connections to etcd, or nil if no flag asks for one.
@@ -191,61 +150,30 @@ func (e *etcdFlags) tls() (*tls.Config, error) {
 
 // memberFlags are the flags of a member that serve or witness runs.
 type memberFlags struct {
-	flags         *pflag.FlagSet
-	name, cluster string
-	join          bool
-	ca, cert, key string
-	serve         string
-	heartbeat     time.Duration
-	election      time.Duration
-	witness       bool // no flag: the process is one
-	maxDatabase   int64
+	member.Options
+	flags *pflag.FlagSet // but --member
 }
 
-func (m *memberFlags) register(flags *pflag.FlagSet) {
-	m.flags = flags
-	flags.StringVar(&m.name, "member", "", "name of the member of etcd that this process runs, one of --cluster")
-	flags.StringVar(&m.cluster, "cluster", "",
+func (m *memberFlags) register(all *pflag.FlagSet) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags.StringVar(&m.Cluster, "cluster", "",
 		"names and URLs of all members, like a=https://a:2380,b=https://b:2380,c=https://c:2380")
-	flags.BoolVar(&m.join, "join", false,
+	flags.BoolVar(&m.Join, "join", false,
 		"the member is new in a cluster that runs already, and the command replace has announced it; for its first start")
-	flags.StringVar(&m.ca, "peer-ca", "", "file with the authority that issues the certificates of all members, in PEM")
-	flags.StringVar(&m.cert, "peer-cert", "",
+	flags.StringVar(&m.PeerTLS.CA, "peer-ca", "", "file with the authority that issues the certificates of all members, in PEM")
+	flags.StringVar(&m.PeerTLS.Certificate, "peer-cert", "",
 		"file with the certificate of this member, for both ends of connections, in PEM")
-	flags.StringVar(&m.key, "peer-key", "", "file with its private key, in PEM")
-	flags.DurationVar(&m.heartbeat, "heartbeat-interval", member.DefaultHeartbeat,
-		"how often etcd's leader shows the other members that it is there; the same for all members")
-	flags.DurationVar(&m.election, "election-timeout", member.DefaultElection,
+	flags.StringVar(&m.PeerTLS.Key, "peer-key", "", "file with its private key, in PEM")
+	flags.DurationVar(&m.Election, "election-timeout", member.DefaultElection,
 		"how long the members wait for etcd's leader before they elect another; "+
 			"several times what a round trip between them and a write to their disks take; the same for all members")
-	flags.StringVar(&m.serve, "serve-etcd", "",
+	flags.StringVar(&m.ClientURL, "serve-etcd", "",
 		"URL at which the member also serves other processes, such as attached stores, with the certificates of --peer-*")
-	m.maxDatabase = member.DefaultMaxDatabase
-	command.BytesFlag(flags, &m.maxDatabase, "max-database",
+	m.MaxDatabase = member.DefaultMaxDatabase
+	command.BytesFlag(flags, &m.MaxDatabase, "max-database",
 		"how large the database of a member may become before the store refuses what needs more room; "+
 			"a member needs the same room on its disk and in memory")
-}
-
-// given returns a flag that was given, or an empty string.
-func (m *memberFlags) given() string {
-	return changed(m.flags, "cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd",
-		"heartbeat-interval", "election-timeout", "max-database")
-}
-
-func (m *memberFlags) check() error {
-	switch {
-	case m.name == "":
-		return errors.New("give --member with the name of this member")
-	case m.cluster == "":
-		return errors.New("--member needs --cluster with the names and URLs of all members: " +
-			"a=https://a:2380,b=https://b:2380,c=https://c:2380")
-	}
-	return nil
-}
-
-// options returns the options of the member. dir is the directory above its data.
-func (m *memberFlags) options(dir string) member.Options {
-	return member.Options{Name: m.name, Cluster: m.cluster, Join: m.join, Dir: dir, ClientURL: m.serve,
-		PeerTLS:   member.TLS{CA: m.ca, Certificate: m.cert, Key: m.key},
-		Heartbeat: m.heartbeat, Election: m.election, Witness: m.witness, MaxDatabase: m.maxDatabase}
+	m.flags = flags
+	all.AddFlagSet(flags)
+	all.StringVar(&m.Name, "member", "", "name of the member of etcd that this process runs, one of --cluster")
 }

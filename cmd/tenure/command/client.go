@@ -19,6 +19,7 @@ import (
 
 	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -102,7 +103,7 @@ func (c *connection) dial(
 		return client, err // the text has the latest refusal
 	}
 	// Before the first attempt. An option has a flag of its own.
-	if !errors.As(err, new(*transport.OptionError)) {
+	if !errors.As(err, new(*optionerror.Error)) {
 		err = fmt.Errorf("--broker: %s", strings.TrimPrefix(err.Error(), "transport: "))
 	}
 	return nil, Usage(err)

@@ -41,7 +41,7 @@ const exitHelp = `All commands end with one of these codes:
   101  the wait timed out (--wait)
   102  the lease was lost while the child ran, or before it started
   103  no broker or store answered; the message says whether a request may have been applied
-  104  refused: the credentials, the rights, a fencing token, a quota, the leader
+  104  refused: the credentials, the rights, a fencing token, a quota
   105  no such key or holder, or a condition was not met
   126  the command of run or lock cannot be executed; 127: it was not found
 128+n  signal n ended the command; otherwise run and lock have the code of their child`
@@ -137,7 +137,7 @@ func exitCode(err error) int {
 		return exitUnreachable // it may answer later
 	case errors.As(err, &connect) && !connect.Ended && slices.Contains(refusals, connect.Code),
 		errors.Is(err, transport.ErrNotAuthorized), errors.Is(err, transport.ErrQuotaExceeded),
-		errors.As(err, new(*transport.RefusedError)), errors.As(err, new(*transport.RejectedError)), errors.Is(err, election.ErrSwitchoverRefused):
+		errors.As(err, new(*transport.RefusedError)), errors.As(err, new(*transport.RejectedError)):
 		return exitRefused
 	case errors.As(err, &connect), errors.Is(err, transport.ErrNoStore), errors.Is(err, transport.ErrNotSent),
 		errors.Is(err, transport.ErrOutcomeUnknown):

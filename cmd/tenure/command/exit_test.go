@@ -114,7 +114,6 @@ func TestEachErrorHasItsExitCode(t *testing.T) {
 		{transport.ErrConditionFailed, exitMissing},
 		{election.ErrNoLeader, exitMissing},
 		{election.ErrOtherLeads, exitHeld},
-		{election.ErrSwitchoverRefused, exitRefused},
 		{journal.ErrNoData, exitUsage},
 		{fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, transport.ErrNoStore), exitUnreachable},
 		{fmt.Errorf("%w: %w", transport.ErrNotSent, &transport.ConnectionError{Code: 0x87}), exitRefused},

@@ -74,7 +74,7 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 		}
 		open = append(open, conn)
 		_ = conn.SetDeadline(time.Now().Add(patience))
-		connect := fmt.Sprintf("\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04c%03d", i)
+		connect := fmt.Sprintf("\x10\x11\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x04c%03d", i)
 		_, _ = io.WriteString(conn, connect)
 		if _, err := io.ReadFull(conn, make([]byte, 4)); err != nil {
 			refused++

@@ -40,13 +40,12 @@ type Program struct {
 
 // optionFlags has the flags of the options whose flags have other names than their fields, without the first dashes.
 var optionFlags = map[string]string{
-	"server.Limits.Subscriptions": "max-subscriptions",
-	"attach.TLS":                  "tls-ca, --tls-cert or --tls-key",
-	"transport.KeepAlive":         "instant, for two thirds of --ttl:",
-	"transport.TLS":               "tls-ca, --tls-cert or --tls-key",
-	"transport.TLS.CAFile":        "tls-ca",
-	"transport.TLS.CertFile":      "tls-cert",
-	"transport.TLS.KeyFile":       "tls-key",
+	"attach.TLS":             "tls-ca, --tls-cert or --tls-key",
+	"transport.KeepAlive":    "instant, for two thirds of --ttl:",
+	"transport.TLS":          "tls-ca, --tls-cert or --tls-key",
+	"transport.TLS.CAFile":   "tls-ca",
+	"transport.TLS.CertFile": "tls-cert",
+	"transport.TLS.KeyFile":  "tls-key",
 }
 
 // words matches where a word of a field's name begins.

@@ -12,7 +12,6 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/watchdog"
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/transport"
 )
 
 // candidateFlags are the flags that run and elect share: those of an election, and of its lease.
@@ -135,7 +134,7 @@ func (r *runFlags) run(ctx, _ context.Context, p *holderProcess, o lease.Options
 			if term.Err() == nil { // the guard has ended the child; the client may not know why yet
 				_ = p.lossOf(t.Tenure())
 			}
-			cutOff = !status.NeverStarted() && p.client.Connection().State == transport.Ended
+			cutOff = !status.NeverStarted() && p.client.Connection().Ended
 		}
 		return nil
 	})

@@ -70,8 +70,6 @@ func (s *serveFlags) register(flags *pflag.FlagSet) {
 		"limits that are not given are derived from it; 0 means no limit")
 	number := func(at *int, name, usage string) { flags.IntVar(at, name, 0, usage) }
 	number(&s.MaxClients, "max-clients", "clients connected or with a session; 0 means 10000, or as --max-memory allows")
-	number(&s.Limits.Subscriptions, "max-subscriptions", "subscriptions of a client; 0 means 1000")
-	number(&s.PasswordChecks, "password-checks", "passwords that are checked at once; 0 means half of the processors")
 	number(&s.MaxUnauthenticated, "max-unauthenticated", "open connections that may be unauthenticated; 0 means 256")
 	number(&s.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", "the same for one address; 0 means 64")
 }
@@ -125,9 +123,7 @@ func (s *serveFlags) replicate(cmd *cobra.Command, process *process, run storeRu
 	if settings.Address, err = s.clientAddress(socket.Addr()); err != nil {
 		return err
 	}
-	replica := &standby.Replica{Listener: socket, Options: standby.Options{
-		TLS: s.TLS, MaxUnauthenticated: s.MaxUnauthenticated, MaxUnauthenticatedPerAddress: s.MaxUnauthenticatedPerAddress,
-	}}
+	replica := &standby.Replica{Listener: socket, Options: s.Options}
 	return s.store.campaign(cmd, process, run, settings, s.url(socket.Addr()), replica)
 }
 

@@ -256,7 +256,7 @@ func (s *storeFlags) campaign(
 	if err != nil {
 		return err
 	}
-	replica.Options.Logger, replica.Options.Active = process.logger, candidate.Active
+	replica.Options.Logger, replica.Active = process.logger, candidate.Active
 	replica.StandByAfter = candidate.StandByAfter
 	replica.Campaign = func(ctx context.Context) (standby.Journal, error) {
 		process.node.Describe(url, candidate.Where())

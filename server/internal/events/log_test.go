@@ -67,7 +67,7 @@ func TestTheLogTellsEachChangeOfAHolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		buffer := new(logbuffer.Buffer)
 		log := NewLog(buffer.Logger())
-		store, err := engine.Open(t.Context(), statestore.Options{Node: "s"}, nil, func(statestore.Notification) {})
+		store, err := engine.Open(t.Context(), statestore.Options{}, nil, func(statestore.Notification) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +88,7 @@ func TestTheLogTellsEachChangeOfAHolder(t *testing.T) {
 			var got []string
 			for line := range strings.Lines(buffer.String()[read:]) {
 				if strings.Contains(line, "lease=k") {
-					line = regexp.MustCompile(`\d+:\d:s`).ReplaceAllString(line, "T")
+					line = regexp.MustCompile(`\d+:\d:StateStore`).ReplaceAllString(line, "T")
 					_, fields, _ := strings.Cut(strings.TrimSpace(line), `level=INFO msg="the holder of a lease has changed" lease=k `)
 					got = append(got, fields)
 				}

@@ -20,9 +20,6 @@
 //	place.End() // outside of a turn it does nothing
 //	flush()
 //
-// A place with something to do now and then needs no goroutine that waits: its turn starts one. See
-// [Scheduler.NewTask].
-//
 // # Order
 //
 // Turns are shared by time, not by number: this is start-time fair queueing. Each place has a mark,
@@ -55,8 +52,9 @@
 package fairqueue
 
 import (
-	"container/heap"
+	"cmp"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
@@ -90,8 +88,7 @@ type Scheduler struct {
 	round   uint64
 	latest  time.Duration // when a turn began or ended, since the epoch
 	now     time.Duration // the mark at which the latest turn began
-	waiting queue         // empty unless all turns that are allowed are given
-	arrived uint64        // counts the places that have waited
+	waiting []*Place      // the next one last; empty unless all turns that are allowed are given
 	timer   *time.Timer   // calls relieve; nil before the first wait
 	watched bool          // the timer is running
 }
@@ -117,17 +114,14 @@ func New(n int) *Scheduler {
 // needs no closing.
 type Place struct {
 	scheduler *Scheduler
-	start     func() bool   // of NewTask; nil otherwise
 	turn      chan struct{} // receives the turn; nil before the first wait
 	in        bool
 	begun     time.Duration // since the epoch; valid in a turn
 	usual     time.Duration // how long its turns last, on average
 
 	// Guarded by Scheduler.mu.
-	mark    time.Duration
-	arrival uint64 // orders equal marks
-	round   uint64 // in which its turn was given
-	starts  bool   // its turn calls start
+	mark  time.Duration
+	round uint64 // in which its turn was given
 }
 
 // NewPlace returns the place of a new connection.
@@ -135,25 +129,6 @@ func (s *Scheduler) NewPlace() *Place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &Place{scheduler: s, mark: s.now, usual: Budget}
-}
-
-// NewTask returns a place whose turns begin in goroutines of their own, see [Place.Start]. start begins the
-// goroutine, which calls End; or it reports false, since there is nothing to do any more, and the turn is
-// over. It is called with a lock held, and must call nothing of this package.
-func (s *Scheduler) NewTask(start func() bool) *Place {
-	p := s.NewPlace()
-	p.start = start
-	return p
-}
-
-// Start makes the turn of a task begin when it comes first. It does not wait. The next Start may come after
-// the end of that turn.
-func (p *Place) Start() {
-	s := p.scheduler
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p.starts = true
-	s.queueLocked(p)
 }
 
 // Begin begins a turn, and waits for it if other places come first. In a turn it does nothing.
@@ -187,81 +162,64 @@ func (p *Place) End() {
 		return
 	}
 	p.in = false
+	s := p.scheduler
+	now := time.Since(s.epoch)
 	// At least a nanosecond, so that the mark rises even if the clock is coarse.
-	used := max(min(time.Since(p.scheduler.epoch)-p.begun, 4*p.usual, charge), 1)
+	used := max(min(now-p.begun, 4*p.usual, charge), 1)
 	p.usual = max(p.usual+(used-p.usual)/8, leastUsual)
-	p.scheduler.end(p, used)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.mark += used
+	if p.round == s.round {
+		s.given--
+		s.latest = now
+	}
+	s.giveLocked()
 }
 
 // begin gives a turn to a place. If there is none, it queues the place and reports false.
 func (s *Scheduler) begin(p *Place) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	p.mark = max(p.mark, s.now-Budget)
 	if s.given < s.allowed {
-		p.mark = max(p.mark, s.now-Budget)
-		s.begunLocked(p)
+		s.beginLocked(p)
 		return true
 	}
 	if p.turn == nil {
 		p.turn = make(chan struct{}, 1)
 	}
-	s.queueLocked(p)
+	behind, _ := slices.BinarySearchFunc(s.waiting, p.mark, func(other *Place, mark time.Duration) int { return cmp.Compare(mark, other.mark) })
+	s.waiting = slices.Insert(s.waiting, behind, p)
+	s.giveLocked()
 	return false
 }
 
-// queueLocked queues a place, whose turn begins at once if there is one.
-func (s *Scheduler) queueLocked(p *Place) {
-	p.mark = max(p.mark, s.now-Budget)
-	s.arrived++
-	p.arrival = s.arrived
-	heap.Push(&s.waiting, p)
-	s.giveLocked()
-}
-
-// begunLocked notes that the turn of a place begins.
-func (s *Scheduler) begunLocked(p *Place) {
+// beginLocked notes that the turn of a place begins.
+func (s *Scheduler) beginLocked(p *Place) {
 	s.given++
 	s.now = max(s.now, p.mark)
 	s.latest = time.Since(s.epoch)
 	p.round = s.round
 }
 
-// end charges a turn to its place, and gives it to the next place.
-func (s *Scheduler) end(p *Place, used time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p.mark += used
-	if p.round == s.round {
-		s.given--
-		s.latest = time.Since(s.epoch)
-	}
-	s.giveLocked()
-}
-
 // giveLocked gives turns to the next places. While one has to wait, it watches for turns that stall.
 func (s *Scheduler) giveLocked() {
-	for s.given < s.allowed && len(s.waiting) > 0 {
-		next := heap.Pop(&s.waiting).(*Place)
-		s.begunLocked(next)
-		if !next.starts {
-			next.turn <- struct{}{} // has room: a place waits for one turn
-			continue
-		}
-		next.starts, next.in, next.begun = false, true, s.latest
-		if !next.start() {
-			next.in = false
-			s.given--
-		}
+	for last := len(s.waiting) - 1; s.given < s.allowed && last >= 0; last-- {
+		next := s.waiting[last]
+		s.waiting = slices.Delete(s.waiting, last, last+1)
+		s.beginLocked(next)
+		next.turn <- struct{}{} // has room: a place waits for one turn
 	}
-	switch {
-	case s.watched || len(s.waiting) == 0:
+	if s.watched || len(s.waiting) == 0 {
 		return
-	case s.timer == nil:
-		s.timer = time.AfterFunc(stall, s.relieve)
-	default:
-		s.timer.Reset(stall)
 	}
 	s.watched = true
+	if s.timer == nil {
+		s.timer = time.AfterFunc(stall, s.relieve)
+	} else {
+		s.timer.Reset(stall)
+	}
 }
 
 // relieve declares the present turns stalled if none has begun or ended for stall. Otherwise fewer are given
@@ -270,39 +228,15 @@ func (s *Scheduler) relieve() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.watched = false
-	if len(s.waiting) == 0 {
+	switch {
+	case len(s.waiting) == 0:
 		s.allowed = s.normal
-		return
-	}
-	if time.Since(s.epoch)-s.latest >= stall {
+	case time.Since(s.epoch)-s.latest >= stall:
 		s.round++
 		s.given = 0
 		s.allowed = min(2*s.allowed, mostTurns)
-	} else {
+	default:
 		s.allowed = max(s.allowed/2, s.normal)
 	}
 	s.giveLocked()
-}
-
-// queue implements heap.Interface: the lowest mark first.
-type queue []*Place
-
-func (q queue) Len() int { return len(q) }
-
-func (q queue) Less(i, j int) bool {
-	if q[i].mark != q[j].mark {
-		return q[i].mark < q[j].mark
-	}
-	return q[i].arrival < q[j].arrival
-}
-
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(p any)   { *q = append(*q, p.(*Place)) }
-
-func (q *queue) Pop() any {
-	last := len(*q) - 1
-	popped := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	return popped
 }

@@ -120,40 +120,6 @@ func TestBusyPlacesShareTheTimeEqually(t *testing.T) {
 	})
 }
 
-// Many that ask now and then do not starve one that asks without pause.
-func TestABusyPlaceIsNotStarvedByIdleOnes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		all := New(1)
-		var tasks sync.WaitGroup
-		stop := make(chan struct{})
-		const others = 100
-		for range others { // together they ask for twice what there is
-			place := all.NewPlace()
-			tasks.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					case <-time.After(5 * time.Millisecond):
-						place.work(100 * time.Microsecond)
-					}
-				}
-			})
-		}
-		busy := all.NewPlace()
-		for i := range 50 {
-			asked := time.Now()
-			busy.work(Budget)
-			// See the package comment: each other gets that much and no more.
-			if took := time.Since(asked); took > Budget+others*(2*Budget+100*time.Microsecond) {
-				t.Errorf("turn %d took %v", i, took)
-			}
-		}
-		close(stop)
-		await.Done(tasks.Wait)
-	})
-}
-
 // A client gains nothing by sending each request over a new connection.
 func TestNewPlacesGoBehindThoseThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -243,25 +209,6 @@ func TestATurnThatStallsIsReplaced(t *testing.T) {
 				t.Errorf("in the end %d turns have not ended, and %d are given at a time; want none and %d", given, allowed, n)
 			}
 		}
-	})
-}
-
-// A long turn counts for little, or the place would wait for as long.
-func TestOneLongTurnIsForgiven(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		all := New(1)
-		const others = 5
-		slow := all.NewPlace()
-		stop := keepBusy(all, others, Budget)
-		slow.Begin()
-		time.Sleep(stall - 1)
-		slow.End()
-		asked := time.Now()
-		slow.work(Budget)
-		if took := time.Since(asked); took > others*(charge+2*Budget) {
-			t.Errorf("the next turn took %v", took)
-		}
-		stop()
 	})
 }
 

@@ -3,7 +3,6 @@ package pubsub
 import (
 	"bytes"
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,50 +10,26 @@ import (
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
 )
 
-// Limits bounds what clients can make a [Broker] hold. See [DefaultLimits].
-type Limits struct {
-	// Subscriptions is how many one client may have.
-	Subscriptions int
-	// SubscriptionBytes is what the subscriptions of all clients may take up. One counts for
-	// twice the length of its filter and 768 bytes, and for 64 KiB more if no other has + at the same levels, two
-	// or more: each Publish tries all such choices. Sessions share it like TotalBytes.
-	SubscriptionBytes int64
-	// SessionMessages is how many messages may wait for one client, those included that it has not
-	// acknowledged.
-	SessionMessages int
-	// SessionBytes is how many bytes these may have.
-	SessionBytes int64
-	// TotalBytes is how many bytes the waiting messages of all sessions may have. A message
-	// counts in each session. One session may take at most as much as is left for all others, and
-	// 16 KiB in any case, by which sessions with few messages may pass it.
-	TotalBytes int64
-}
+const (
+	// maxSubscriptions is how many subscriptions one client may have.
+	maxSubscriptions = 1000
+	// maxMessages is how many messages may wait for one client, with those that it has not acknowledged, and
+	// maxBytes how many bytes these may have.
+	maxMessages = 10_000
+	maxBytes    = 4 << 20
+	// overhead is what a message that waits costs besides its bytes.
+	overhead = 256
+	// assured is how many bytes of messages may wait in a session, and how many its subscriptions may
+	// take up, whatever other sessions have: a few messages, and some ten subscriptions.
+	assured = 16 << 10
+)
 
-// DefaultLimits returns the default limits of a server.
-func DefaultLimits() Limits {
-	return Limits{
-		Subscriptions:     1000,
-		SubscriptionBytes: 256 << 20,
-		SessionMessages:   10_000,
-		SessionBytes:      4 << 20,
-		TotalBytes:        256 << 20,
-	}
-}
-
-// overhead is what a message that waits costs besides its bytes.
-const overhead = 256
-
-// assured is how many bytes of messages may wait in a session, and how many its subscriptions may
-// take up, whatever other sessions have: a few messages, and some twenty subscriptions.
-const assured = 16 << 10
-
-// Message is a message to publish. It must not be changed once it is published: all subscribers
-// share it.
+// Message is a message to publish. Properties and Payload belong to the caller again when Publish has returned.
 type Message struct {
-	Topic string
-	QoS   byte // 0 or 1
+	Topic string // does not begin with $
+	QoS   byte   // 0 or 1
 	// Properties are the encoded MQTT 5 properties, without their length, the Message Expiry
-	// Interval, Subscription Identifiers and Topic Alias.
+	// Interval and Topic Alias.
 	Properties []byte
 	Payload    []byte
 	// Expires is when the message expires; the zero time means never. The time that remains
@@ -62,65 +37,37 @@ type Message struct {
 	Expires time.Time
 	// Publisher is the client id of the publisher, for No Local.
 	Publisher string
-	// Borrowed: Properties and Payload belong to the caller again when Publish has returned. If
-	// the message waits, Publish copies them.
-	Borrowed bool
 }
 
 // Broker delivers messages. Use [New].
 type Broker struct {
-	limits Limits
-
 	filters       sync.RWMutex
-	subscriptions index[map[*Session]*Subscription]
+	root          level
+	subscriptions int
 
-	mu       sync.Mutex
-	sessions map[string]*Session
-
-	subCount     atomic.Int64
 	subBytes     *sharedquota.Quota
 	waiting      atomic.Int64
 	waitingBytes *sharedquota.Quota
-	dropped      [reasons]atomic.Uint64
+
+	mu      sync.Mutex
+	dropped map[Reason]uint64
 }
 
-// New returns a broker without sessions. What has a limit of 0 is refused.
-func New(limits Limits) *Broker {
+// New returns a broker without sessions, for so many bytes of subscriptions and of messages that wait. A message
+// counts in each session. Of either, one session may take at most as much as is left for all others, and 16 KiB in
+// any case.
+func New(subscriptions, messages int64) *Broker {
 	return &Broker{
-		limits:       limits,
-		sessions:     make(map[string]*Session),
-		waitingBytes: sharedquota.New(limits.TotalBytes),
-		subBytes:     sharedquota.New(limits.SubscriptionBytes),
+		subBytes:     sharedquota.New(subscriptions),
+		waitingBytes: sharedquota.New(messages),
+		dropped:      make(map[Reason]uint64),
 	}
 }
 
-// Session returns the session of a client, and creates it if there is none.
-func (b *Broker) Session(client string) *Session {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.sessions[client]
-	if s == nil {
-		s = &Session{broker: b, client: client}
-		b.sessions[client] = s
-	}
-	return s
-}
-
-// Find returns the session of a client, if there is one.
-func (b *Broker) Find(client string) (s *Session, ok bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s, ok = b.sessions[client]
-	return s, ok
-}
-
-// leave removes a session.
-func (b *Broker) leave(s *Session) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.sessions[s.client] == s {
-		delete(b.sessions, s.client)
-	}
+// NewSession returns a new session of a client. mayRead reports whether the client may read a topic. It is called
+// before a message is sent, by Append.
+func (b *Broker) NewSession(client string, mayRead func(topic string) bool) *Session {
+	return &Session{broker: b, client: client, mayRead: mayRead}
 }
 
 // pauseAfter is how many steps Publish takes before it calls pause.
@@ -130,121 +77,90 @@ const pauseAfter = 512
 // never waits for a subscriber. A message may match a million subscriptions, so it calls pause every few hundred
 // steps, with no lock held, and gives up if that reports false.
 func (b *Broker) Publish(m *Message, pause func() (goOn bool)) (matched bool) {
-	steps, goOn := 0, true
-	isDue := func(more int) bool {
-		steps += more
-		due := steps >= pauseAfter
-		if due {
-			steps = 0
+	steps := 0
+	step := func(cost int, pause func() bool) (goOn bool) {
+		if steps += cost; steps < pauseAfter {
+			return true
 		}
-		return due
+		steps = 0
+		return pause()
 	}
-	subscribers := b.subscribers(m, func(cost int) bool {
-		if isDue(cost) {
-			b.filters.RUnlock()
-			goOn = pause()
-			b.filters.RLock()
-		}
-		return goOn
-	})
-	if len(subscribers) > 0 && m.Borrowed {
-		m.Properties, m.Payload, m.Borrowed = bytes.Clone(m.Properties), bytes.Clone(m.Payload), false
+	pauseUnlocked := func() bool {
+		b.filters.RUnlock()
+		defer b.filters.RLock()
+		return pause()
 	}
-	for session, d := range subscribers {
+	subscribers, goOn := b.subscribers(m, func() bool { return step(1, pauseUnlocked) })
+	if len(subscribers) > 0 { // which share a copy
+		m.Properties, m.Payload = bytes.Clone(m.Properties), bytes.Clone(m.Payload)
+	}
+	for session, qos := range subscribers {
 		if !goOn {
 			break
 		}
-		session.offer(m, d)
-		if isDue(16) { // which it costs, in steps of a search
-			goOn = pause()
-		}
+		session.offer(m, qos)
+		goOn = step(16, pause) // which it costs, in steps of a search
 	}
 	return len(subscribers) > 0
 }
 
-// delivery is how a message is delivered to one session.
-type delivery struct {
-	qos         byte
-	identifiers []int
-}
-
-// subscribers returns the sessions with a matching subscription, besides those that No Local excludes. It
-// combines the subscriptions of each [MQTT-3.3.4].
-func (b *Broker) subscribers(m *Message, step func(cost int) (goOn bool)) map[*Session]delivery {
+// subscribers returns the sessions with a matching subscription, besides those that No Local excludes, each with
+// the highest QoS of its subscriptions [MQTT-3.3.4-2]. It gives up when step reports false.
+func (b *Broker) subscribers(m *Message, step func() bool) (found map[*Session]byte, goOn bool) {
 	b.filters.RLock()
 	defer b.filters.RUnlock()
-	found := make(map[*Session]delivery)
-	b.subscriptions.search(m.Topic, step, func(subscriptions map[*Session]*Subscription) {
+	found = make(map[*Session]byte)
+	goOn = b.root.search(m.Topic, true, step, func(subscriptions map[*Session]Subscription) (goOn bool) {
 		for session, sub := range subscriptions {
-			if !step(1) {
-				return
+			if !step() {
+				return false
 			}
-			if sub.NoLocal && m.Publisher == session.client {
-				continue
+			if !sub.NoLocal || m.Publisher != session.client {
+				found[session] = max(found[session], min(m.QoS, sub.QoS))
 			}
-			d := found[session]
-			d.qos = max(d.qos, min(m.QoS, sub.QoS))
-			if sub.Identifier > 0 {
-				d.identifiers = append(d.identifiers, sub.Identifier)
-			}
-			found[session] = d
 		}
+		return true
 	})
-	return found
+	return found, goOn
 }
 
-// Sweep frees expired messages that wait. It takes some microseconds for each session with messages
-// that expire, so call it every few seconds at most. Without it, such messages are freed when they
-// would be sent.
-func (b *Broker) Sweep() {
-	b.mu.Lock()
-	sessions := slices.Collect(maps.Values(b.sessions))
-	b.mu.Unlock()
-	now := time.Now()
-	for _, s := range sessions {
-		s.sweep(now)
-	}
-}
-
-// Usage is what a [Broker] holds, and how many messages it has dropped.
+// Usage is what a [Broker] holds for all sessions.
 type Usage struct {
-	Sessions          int
+	// Subscriptions is how many subscriptions there are, and SubscriptionBytes what they take up.
 	Subscriptions     int
-	SubscriptionBytes int64 // as Limits.SubscriptionBytes counts them
-	WaitingMessages   int64 // of all sessions
-	WaitingBytes      int64
-	Dropped           Dropped
+	SubscriptionBytes int64
+	// WaitingMessages is how many messages wait, and WaitingBytes their size.
+	WaitingMessages, WaitingBytes int64
 }
-
-// Dropped is how many messages did not reach a subscriber since the broker was made, counted for
-// each subscriber, by reason. It does not count messages of QoS 0 for clients that are not connected.
-type Dropped [reasons]uint64
 
 // Reason is why a message did not reach a subscriber.
-type Reason int
+type Reason string
 
 const (
-	SessionFull Reason = iota // over Limits.SessionMessages or Limits.SessionBytes
-	TotalFull                 // over Limits.TotalBytes
-	Expired                   // the Message Expiry Interval was over
-	TooLarge                  // larger than the Maximum Packet Size of the receiver
-	Forbidden                 // the receiver may not read the topic
-	reasons
+	SessionFull Reason = "session full"  // as much waits for the client as may
+	TotalFull   Reason = "sessions full" // as much waits for all clients as may
+	Expired     Reason = "expired"       // the Message Expiry Interval was over
+	TooLarge    Reason = "too large"     // larger than the Maximum Packet Size of the receiver
+	Forbidden   Reason = "not readable"  // the receiver may not read the topic
 )
+
+func (b *Broker) drop(why Reason) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dropped[why]++
+}
+
+// Dropped returns how many messages did not reach a subscriber since the broker was made, counted for
+// each subscriber, but for messages of QoS 0 for clients that are not connected.
+func (b *Broker) Dropped() map[Reason]uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.dropped)
+}
 
 // Usage returns what the broker holds now.
 func (b *Broker) Usage() Usage {
-	usage := Usage{
-		Subscriptions:     int(b.subCount.Load()),
-		SubscriptionBytes: b.subBytes.Used(),
-		WaitingMessages:   b.waiting.Load(),
-		WaitingBytes:      b.waitingBytes.Used(),
-	}
-	for why := range reasons {
-		usage.Dropped[why] = b.dropped[why].Load()
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	usage.Sessions = len(b.sessions)
-	return usage
+	b.filters.RLock()
+	defer b.filters.RUnlock()
+	return Usage{b.subscriptions, b.subBytes.Used(), b.waiting.Load(), b.waitingBytes.Used()}
 }

@@ -11,33 +11,45 @@ import (
 )
 
 func TestAllOfItAtTheSameTime(t *testing.T) {
-	b := newBroker(Limits{SessionMessages: 50, TotalBytes: 1 << 20})
+	b := New(1<<20, 1<<20)
 	filters := []string{"a/b", "a/+", "#", "+/b", "a/#", "c/+/+", "c/d/e"}
+	var mu sync.Mutex
+	sessions := make([]*Session, 5)
+	for i := range sessions {
+		sessions[i] = newSession(b, fmt.Sprint(i))
+	}
 	var tasks sync.WaitGroup
 	for worker := range 8 {
 		tasks.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(worker), 2))
 			for range 3000 {
-				s := b.Session(fmt.Sprint(random.IntN(5)))
-				sub := Subscription{Filter: filters[random.IntN(len(filters))], QoS: byte(random.IntN(2)), Identifier: random.IntN(3)}
-				switch random.IntN(9) {
+				i := random.IntN(len(sessions))
+				mu.Lock()
+				s := sessions[i]
+				mu.Unlock()
+				filter := filters[random.IntN(len(filters))]
+				switch random.IntN(8) {
 				case 0:
-					l := attach(s)
-					_, _ = s.Append(l, nil, 1000)
-					s.Detach(l)
+					attach(s)
+					_, _ = s.Append(nil, 1000)
+					s.Detach()
 				case 1:
-					l := attach(s)
-					_, _ = s.Append(l, nil, 1000)
+					attach(s)
+					_, _ = s.Append(nil, 1000)
 				case 2:
 					s.End()
-				case 3, 4:
-					_ = s.Subscribe(sub)
+					mu.Lock()
+					if sessions[i] == s {
+						sessions[i] = newSession(b, fmt.Sprint(i))
+					}
+					mu.Unlock()
+				case 3:
+					_ = s.Subscribe(filter, Subscription{QoS: byte(random.IntN(2))})
+				case 4:
+					s.Unsubscribe(filter)
 				case 5:
-					s.Unsubscribe(sub.Filter)
-					_, _ = s.Matches("a/b")
-				case 6:
 					s.Acknowledge(uint16(random.IntN(30)))
-					b.Sweep()
+					s.Sweep(time.Now())
 					_ = b.Usage()
 				default:
 					m := message([]string{"a/b", "a/c", "c/d/e", "d"}[random.IntN(4)], "x", byte(random.IntN(2)))
@@ -50,39 +62,18 @@ func TestAllOfItAtTheSameTime(t *testing.T) {
 		})
 	}
 	await.Done(tasks.Wait)
-	for i := range 5 {
-		b.Session(fmt.Sprint(i)).End()
+	for _, s := range sessions {
+		s.End()
 	}
 	checkEmpty(t, b)
 }
 
-func TestASessionThatWaitsForTheIndexStillSendsItsMessages(t *testing.T) {
-	b := newBroker(Limits{})
-	s := b.Session("s")
-	b.filters.RLock()
-	var subscribed sync.WaitGroup
-	subscribed.Go(func() { _ = s.Subscribe(Subscription{Filter: "a"}) })
-	await.Until(func() bool {
-		free := s.subscribing.TryLock()
-		if free {
-			s.subscribing.Unlock()
-		}
-		return !free
-	})
-	if !s.mu.TryLock() {
-		t.Fatal("its messages wait too")
-	}
-	s.mu.Unlock()
-	b.filters.RUnlock()
-	await.Done(subscribed.Wait)
-}
-
 // Subscriptions that stay get every message, while others come and go around them.
 func TestASubscriptionThatStaysMissesNothing(t *testing.T) {
-	b := newBroker(Limits{SessionMessages: 100_000, SessionBytes: 1 << 30, TotalBytes: 1 << 40})
-	const stay = 3
-	for i := range stay {
-		subscribe(t, b.Session(fmt.Sprint("stays", i)), Subscription{Filter: []string{"a/+/c", "a/b/c", "#"}[i], QoS: 1})
+	b := newBroker()
+	stays := []*Session{newSession(b, "0"), newSession(b, "1"), newSession(b, "2")}
+	for i, filter := range []string{"a/+/c", "a/b/c", "#"} {
+		subscribe(t, stays[i], 1, filter)
 	}
 	stop := make(chan struct{})
 	var tasks sync.WaitGroup
@@ -91,7 +82,7 @@ func TestASubscriptionThatStaysMissesNothing(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(worker), 3))
 			sessions := make([]*Session, 700)
 			for i := range sessions {
-				sessions[i] = b.Session(fmt.Sprint(worker, "/", i))
+				sessions[i] = newSession(b, fmt.Sprint(worker, "/", i))
 			}
 			for {
 				select {
@@ -102,12 +93,10 @@ func TestASubscriptionThatStaysMissesNothing(t *testing.T) {
 				s := sessions[random.IntN(len(sessions))]
 				filter := []string{"a/+/c", "a/b/c", "#", "a/+/+", "a/b/+"}[random.IntN(5)]
 				if random.IntN(3) > 0 {
-					_ = s.Subscribe(Subscription{Filter: filter})
+					_ = s.Subscribe(filter, Subscription{})
 				} else {
 					s.Unsubscribe(filter)
 				}
-				_ = s.Subscribe(Subscription{Filter: fmt.Sprint("a/+/", random.IntN(40))})
-				s.Unsubscribe(fmt.Sprint("a/+/", random.IntN(40)))
 			}
 		})
 	}
@@ -117,9 +106,9 @@ func TestASubscriptionThatStaysMissesNothing(t *testing.T) {
 	}
 	close(stop)
 	await.Done(tasks.Wait)
-	for i := range stay {
-		s := b.Session(fmt.Sprint("stays", i))
-		all := receive(t, s, attach(s))
+	for _, s := range stays {
+		attach(s)
+		all := receive(t, s)
 		for at, p := range all {
 			if string(p.Payload) != fmt.Sprint(at) {
 				t.Fatalf("%s gets %s in place of %d", s.client, p.Payload, at)

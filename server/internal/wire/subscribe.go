@@ -12,14 +12,11 @@ import (
 // Subscribe is a decoded SUBSCRIBE or UNSUBSCRIBE packet. Its strings are copies.
 type Subscribe struct {
 	PacketID uint16
-	// Identifier is the subscription identifier for all of its filters; 0: none.
-	Identifier int
 	// Filters are in the order of the packet. There is at least one.
 	Filters []Subscription
 }
 
-// Subscription is one topic filter, and of a SUBSCRIBE its options. Versions of MQTT before 5
-// have the QoS only.
+// Subscription is one topic filter, and of a SUBSCRIBE its options.
 type Subscription struct {
 	Topic   string // the topic filter
 	QoS     byte   // the highest QoS of delivered messages: 0, 1 or 2
@@ -33,43 +30,41 @@ const (
 	retainHandlingShift = 4
 	retainHandlingMask  = 0x03
 	reservedOptions     = 0xc0
-	reserved311         = 0xfc
 )
 
-// Decode decodes a complete SUBSCRIBE or UNSUBSCRIBE packet of any version of MQTT. It returns what is
-// wrong with the packet, or nil. It allocates for no more filters than limits allow.
-func (s *Subscribe) Decode(packet []byte, version byte, limits *Limits) (refusal *mqtt.Refusal) {
+var subscribeProperties = mqtt.SetOf(packets.PropSubscriptionIdentifier, packets.PropUser)
+
+// Decode decodes a complete SUBSCRIBE or UNSUBSCRIBE packet. It returns what is wrong with the packet, or
+// nil. It allocates for no more filters than there may be.
+func (s *Subscribe) Decode(packet []byte) (refusal *mqtt.Refusal) {
 	*s = Subscribe{}
 	in, refusal := mqtt.Body(packet, packets.SUBSCRIBE, packets.UNSUBSCRIBE)
 	if refusal != nil {
 		return refusal
 	}
-	subscribes := mqtt.Type(packet) == packets.SUBSCRIBE
 	if s.PacketID, refusal = mqtt.PacketID(&in); refusal != nil {
 		return refusal
 	}
-	if version >= mqtt.Version5 {
-		if refusal := s.readProperties(&in, subscribes, limits); refusal != nil {
-			return refusal
-		}
+	if refusal := new(mqtt.Properties).Each(&in, subscribeProperties, &limits, refuseIdentifier); refusal != nil {
+		return refusal
 	}
 	if len(in) == 0 {
 		return mqtt.Refuse(mqtt.ProtocolError, "it has no topic filter") // [MQTT-3.8.3-2, MQTT-3.10.3-2]
 	}
 	for len(in) > 0 {
-		if mqtt.Over(len(s.Filters)+1, limits.Filters) {
-			return mqtt.Refuse(mqtt.QuotaExceeded, "it has more than %d topic filters", limits.Filters)
+		if len(s.Filters) == maxFilters {
+			return mqtt.Refuse(mqtt.QuotaExceeded, "it has more than %d topic filters", maxFilters)
 		}
 		filter, ok := in.Text()
 		if !ok {
 			return mqtt.Refuse(mqtt.Malformed, "a topic filter is malformed") // [MQTT-3.8.3-1, MQTT-3.10.3-1]
 		}
-		if refusal := checkFilter(filter, &limits.Limits); refusal != nil {
+		if refusal := checkFilter(filter); refusal != nil {
 			return refusal
 		}
 		subscription := Subscription{Topic: string(filter)}
-		if subscribes {
-			if refusal := subscription.readOptions(&in, version); refusal != nil {
+		if mqtt.Type(packet) == packets.SUBSCRIBE {
+			if refusal := subscription.readOptions(&in); refusal != nil {
 				return refusal
 			}
 		}
@@ -78,48 +73,38 @@ func (s *Subscribe) Decode(packet []byte, version byte, limits *Limits) (refusal
 	return nil
 }
 
-func (s *Subscribe) readProperties(in *mqtt.Reader, subscribes bool, limits *Limits) *mqtt.Refusal {
-	allowed := mqtt.SetOf(packets.PropUser)
-	if subscribes {
-		allowed = mqtt.SetOf(packets.PropSubscriptionIdentifier, packets.PropUser)
+const identifiersNotSupported = 0xa1 // reason code [MQTT-3.14.2.1]
+
+func refuseIdentifier(property mqtt.Property) *mqtt.Refusal {
+	if property.Identifier == packets.PropSubscriptionIdentifier {
+		return mqtt.Refuse(identifiersNotSupported, "this server has no Subscription Identifiers") // as CONNACK has announced
 	}
-	return new(mqtt.Properties).Each(in, allowed, &limits.Limits, func(property mqtt.Property) *mqtt.Refusal {
-		if property.Identifier != packets.PropSubscriptionIdentifier {
-			return nil
-		}
-		if s.Identifier > 0 {
-			return mqtt.Refuse(mqtt.ProtocolError, "it has more than one Subscription Identifier") // [MQTT-3.8.2.1.2]
-		}
-		s.Identifier = int(property.Number)
-		return nil
-	})
+	return nil
 }
 
 // readOptions reads the options that follow a topic filter in a SUBSCRIBE.
-func (s *Subscription) readOptions(in *mqtt.Reader, version byte) *mqtt.Refusal {
+func (s *Subscription) readOptions(in *mqtt.Reader) *mqtt.Refusal {
 	options, ok := in.Byte()
 	s.QoS, s.NoLocal = options&qosMask, options&noLocal != 0
 	switch {
 	case !ok:
 		return mqtt.Refuse(mqtt.Malformed, "a topic filter has no options") // [MQTT-3.8.3-1]
-	case options&reservedOptions != 0, version < mqtt.Version5 && options&reserved311 != 0:
+	case options&reservedOptions != 0:
 		return mqtt.Refuse(mqtt.Malformed, "the options of a topic filter have reserved bits") // [MQTT-3.8.3-5]
-	case s.QoS > 2:
-		return mqtt.Refuse(mqtt.ProtocolError, "the QoS of a topic filter is 3")
-	case options>>retainHandlingShift&retainHandlingMask > 2:
-		return mqtt.Refuse(mqtt.ProtocolError, "the Retain Handling of a topic filter is 3")
+	case s.QoS > 2 || options>>retainHandlingShift&retainHandlingMask > 2:
+		return mqtt.Refuse(mqtt.ProtocolError, "the QoS or the Retain Handling of a topic filter is 3")
 	}
 	return nil
 }
 
 // checkFilter returns what is wrong with a topic filter, or nil.
-func checkFilter(filter []byte, limits *mqtt.Limits) *mqtt.Refusal {
+func checkFilter(filter []byte) *mqtt.Refusal {
 	switch hash := bytes.IndexByte(filter, '#'); {
 	case len(filter) == 0:
 		return mqtt.Refuse(mqtt.InvalidFilter, "a topic filter is empty") // [MQTT-4.7.3-1]
-	case mqtt.Over(len(filter), limits.TopicLength):
+	case len(filter) > limits.TopicLength:
 		return mqtt.Refuse(mqtt.InvalidFilter, "a topic filter has %d bytes, and at most %d are accepted", len(filter), limits.TopicLength)
-	case mqtt.Over(bytes.Count(filter, []byte("/"))+1, limits.TopicLevels):
+	case bytes.Count(filter, []byte("/")) >= limits.TopicLevels:
 		return mqtt.Refuse(mqtt.InvalidFilter, "a topic filter has more than %d levels", limits.TopicLevels)
 	case hash >= 0 && hash < len(filter)-1:
 		return mqtt.Refuse(mqtt.InvalidFilter, "# is not the end of a topic filter") // [MQTT-4.7.1-1]
@@ -133,20 +118,13 @@ func checkFilter(filter []byte, limits *mqtt.Limits) *mqtt.Refusal {
 }
 
 // AppendGranted appends the SUBACK or UNSUBACK, by its type, with a reason code for each topic filter.
-// Before MQTT 5 a SUBACK has the granted QoS or 0x80, and an UNSUBACK no codes.
-func AppendGranted(dst []byte, kind, version byte, packetID uint16, codes []byte) []byte {
-	head := binary.BigEndian.AppendUint16(nil, packetID)
-	if version >= mqtt.Version5 {
-		head = append(head, 0) // no properties
-	} else if kind == packets.UNSUBACK {
-		codes = nil
-	}
-	dst = mqtt.AppendVariable(append(dst, kind<<4), len(head)+len(codes))
-	return append(append(dst, head...), codes...)
+func AppendGranted(dst []byte, kind byte, packetID uint16, codes []byte) []byte {
+	dst = mqtt.AppendVariable(append(dst, kind<<4), 3+len(codes))
+	dst = append(binary.BigEndian.AppendUint16(dst, packetID), 0) // no properties
+	return append(dst, codes...)
 }
 
-// AppendPubackReason appends a PUBACK of MQTT 5 with a reason code, and with a reason in words
-// unless that is empty.
+// AppendPubackReason appends a PUBACK with a reason code, and with a reason in words unless that is empty.
 func AppendPubackReason(dst []byte, packetID uint16, code byte, reason string) []byte {
 	refusal := mqtt.Refusal{Code: code, Reason: reason}
 	return append(dst, mqtt.Encode(&packets.Puback{PacketID: packetID, ReasonCode: code, Properties: &packets.Properties{ReasonString: refusal.Short()}})...)

@@ -262,7 +262,6 @@ var dropReasons = map[server.DropReason]string{
 	server.DroppedForeignTopic:   "foreign_response_topic",
 	server.DroppedExpired:        "expired",
 	server.DroppedTooManyTopics:  "too_many_response_topics",
-	server.DroppedOldProtocol:    "old_protocol",
 	server.DroppedJournalSlow:    "journal_slow",
 	attach.DroppedLongClient:     "long_client_id",
 }
@@ -278,11 +277,11 @@ var refusalReasons = map[server.RefusalReason]string{
 }
 
 var messageReasons = map[server.MessageDropReason]string{
-	server.MessageSessionFull:  "session_full",
-	server.MessageSessionsFull: "sessions_full",
-	server.MessageExpired:      "expired",
-	server.MessageTooLarge:     "too_large",
-	server.MessageNotReadable:  "not_readable",
+	"session full":  "session_full",
+	"sessions full": "sessions_full",
+	"expired":       "expired",
+	"too large":     "too_large",
+	"not readable":  "not_readable",
 }
 
 func (s *scrape) serverMetrics() {

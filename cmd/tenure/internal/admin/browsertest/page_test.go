@@ -112,7 +112,7 @@ func (s *store) hold(since time.Duration, name, client string, ttl time.Duration
 		LastRenewal: s.ago(time.Minute), Deadline: s.ago(time.Minute - ttl), Token: "1767225600000:1:store", LastChange: s.change(from), Waiting: []statestore.Waiter{},
 	}
 	for _, client := range waiting {
-		l.Waiting = append(l.Waiting, statestore.Waiter{Client: client, Watching: true})
+		l.Waiting = append(l.Waiting, statestore.Waiter{Client: client})
 	}
 	s.shows.Leases = append(s.shows.Leases, l)
 }
@@ -126,7 +126,7 @@ func (s *store) free(ended statestore.HolderChange, waiting ...string) {
 		Down: ended.Cause != statestore.CauseReleased || len(waiting) > 0,
 	}
 	for _, client := range waiting {
-		l.Waiting = append(l.Waiting, statestore.Waiter{Client: client, Watching: true})
+		l.Waiting = append(l.Waiting, statestore.Waiter{Client: client})
 	}
 	s.shows.Leases = append(s.shows.Leases, l)
 }
