@@ -385,7 +385,7 @@ func TestAMessageThatIsTakenForAConnectionThatEndsIsSentOverTheNextOne(t *testin
 	rules := testsupport.Rules{Topic: func(_ access.Identity, _ string, write bool) bool {
 		if !write && slow.CompareAndSwap(true, false) {
 			asked <- struct{}{}
-			<-goOn
+			await.Receive(goOn)
 		}
 		return true
 	}}
