@@ -40,6 +40,7 @@ type queue struct {
 	receiver Receiver // without Wake: not connected
 	awake    bool     // Wake was called, and not everything is sent
 	unsent   []*waiting
+	taken    int                             // how many were, since it was copied
 	sent     shrinkmap.Map[uint16, *waiting] // on this connection, by packet id
 	sends    uint64
 	bytes    int64
@@ -189,8 +190,9 @@ func (s *Session) next() (packet wire.Forward, ok bool) {
 			continue // it has expired meanwhile
 		}
 		s.unsent[0] = nil
-		if s.unsent = s.unsent[1:]; len(s.unsent) == 0 {
-			s.unsent = nil // an idle client needs no memory
+		s.unsent = s.unsent[1:]
+		if s.taken++; s.taken > 8*len(s.unsent) {
+			s.unsent, s.taken = slices.Clone(s.unsent), 0 // what is before the slice stays as long as that does
 		}
 		packet = w.packet(now)
 		why := Reason("")

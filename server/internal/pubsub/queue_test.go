@@ -335,6 +335,19 @@ func TestInvariant57WhatIsGoneTakesUpNoMemory(t *testing.T) {
 				s.Acknowledge(uint16(n))
 			}
 		},
+		"messages that leave one after the other": func(s *Session, round int) {
+			if round > 0 {
+				return
+			}
+			attachWith(s, 1)
+			for range maxMessages {
+				publish(t, s.broker, message("a", "", 1))
+			}
+			for n := range maxMessages - 1 {
+				s.Append(nil, 1)
+				s.Acknowledge(uint16(n + 1))
+			}
+		},
 	} {
 		b := newBroker()
 		s := newSession(b, "s")
