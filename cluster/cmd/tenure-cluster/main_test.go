@@ -383,7 +383,9 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 			if arguments[0] == "serve" && !slices.Contains(arguments, "--addr") {
 				arguments = append(arguments, "--addr", "127.0.0.1:0") // a broker may use the default port
 			}
-			said, err := exec.CommandContext(ctx, path, arguments...).CombinedOutput()
+			cmd := exec.CommandContext(ctx, path, arguments...)
+			cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+t.TempDir(), "LocalAppData="+t.TempDir())
+			said, err := cmd.CombinedOutput()
 			if err == nil || !strings.Contains(string(said), test.want) || strings.Contains(string(said), "Options.") {
 				t.Errorf("%v, said %q; want %q", err, said, test.want)
 			}
