@@ -30,7 +30,6 @@ type RawClient struct {
 	Stamp   string // the __ts of its requests
 
 	Present bool // the CONNACK said: session present
-	old     bool // MQTT 3.1.1
 }
 
 // ConnectRaw returns a client that is subscribed to its response topic. keepAlive is in
@@ -394,14 +393,11 @@ const NoLocal = 0x04
 // Filter subscribes to filters and returns the reason codes. Identifier 0 stands for none.
 func (c *RawClient) Filter(options byte, identifier int, filters ...string) (codes []byte) {
 	c.T.Helper()
-	body := rawmqtt.Body(nil).Uint16(9)
-	if !c.old {
-		var properties rawmqtt.Body
-		if identifier > 0 {
-			properties = properties.Byte(packets.PropSubscriptionIdentifier).Variable(identifier)
-		}
-		body = body.Properties(properties)
+	var properties rawmqtt.Body
+	if identifier > 0 {
+		properties = properties.Byte(packets.PropSubscriptionIdentifier).Variable(identifier)
 	}
+	body := rawmqtt.Body(nil).Uint16(9).Properties(properties)
 	for _, filter := range filters {
 		body = body.Text(filter).Byte(options)
 	}
@@ -427,7 +423,6 @@ func (c *RawClient) Send(m rawmqtt.Message) {
 	if m.QoS > 0 && m.ID == 0 {
 		m.ID = c.nextID()
 	}
-	m.Old = c.old
 	c.Write(m.Packet())
 }
 
@@ -475,12 +470,8 @@ func (c *RawClient) Next() Message {
 	if packet[0]>>4 != packets.PUBLISH {
 		c.T.Fatalf("%s: got %x, want a message", c.ID, packet)
 	}
-	version := byte(mqtt.Version5)
-	if c.old {
-		version--
-	}
 	var p mqtt.Publish
-	if refusal := p.Decode(packet, version, new(mqtt.Limits)); refusal != nil {
+	if refusal := p.Decode(packet, mqtt.Version5, new(mqtt.Limits)); refusal != nil {
 		c.T.Fatalf("%s: %x: %v", c.ID, packet, refusal)
 	}
 	m := Message{
