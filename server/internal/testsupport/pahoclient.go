@@ -152,20 +152,6 @@ func (p *PahoClient) Publish(message *paho.Publish) (*paho.PublishResponse, erro
 	return p.Paho.Publish(ctx, message)
 }
 
-// Send publishes to an ordinary topic.
-func (p *PahoClient) Send(topic, payload string) {
-	p.T.Helper()
-	p.SendMessage(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte(payload)})
-}
-
-// MustReceive fails unless the next message has this payload.
-func (p *PahoClient) MustReceive(payload string) {
-	p.T.Helper()
-	if got := p.Next(); string(got.Payload) != payload {
-		p.T.Fatalf("%s: received %q on %s, want %q", p.ID, got.Payload, got.Topic, payload)
-	}
-}
-
 // SendMessage publishes a message that must be accepted.
 func (p *PahoClient) SendMessage(message *paho.Publish) {
 	p.T.Helper()
@@ -298,22 +284,6 @@ func KeepSession(clean bool) func(*paho.Connect) {
 		c.CleanStart = clean
 		c.Properties.SessionExpiryInterval = &keep
 	}
-}
-
-// Answer receives a request of another application and publishes the reply.
-func (p *PahoClient) Answer(payload string) {
-	p.T.Helper()
-	request := p.Next()
-	p.SendMessage(&paho.Publish{
-		QoS:     1,
-		Topic:   request.Properties.ResponseTopic,
-		Payload: []byte(payload),
-		Properties: &paho.PublishProperties{
-			CorrelationData: request.Properties.CorrelationData,
-			ContentType:     "application/json",
-			User:            paho.UserProperties{{Key: "__stat", Value: "200"}},
-		},
-	})
 }
 
 // MustBeNotified fails unless the next notification reports this event.

@@ -293,15 +293,6 @@ func (c *RawClient) MustDisconnect(code byte, reason string) {
 	}
 }
 
-// Unsubscribe ends a subscription.
-func (c *RawClient) Unsubscribe(topic string) {
-	c.T.Helper()
-	c.Write(Packet(0xa2, []byte{0, 9, 0}, Text(topic)))
-	if ack := c.Read(); ack[0] != 0xb0 || ack[len(ack)-1] > 0 {
-		c.T.Fatalf("%s: got %x, want an UNSUBACK for %q", c.ID, ack, topic)
-	}
-}
-
 // Packet returns a packet with this first byte and this body.
 func Packet(first byte, parts ...[]byte) []byte {
 	return rawmqtt.Packet(first>>4, first, bytes.Join(parts, nil))
