@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
@@ -235,39 +234,6 @@ func (p *PahoClient) MustBeDisconnected(code byte) (reason string) {
 	return reason
 }
 
-// MayPublish reports whether the broker accepts a message on a topic.
-func (p *PahoClient) MayPublish(topic string) bool {
-	p.T.Helper()
-	return p.may(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("x")})
-}
-
-func (p *PahoClient) may(message *paho.Publish) bool {
-	p.T.Helper()
-	ack, err := p.Publish(message)
-	if err != nil && (ack == nil || ack.ReasonCode != packets.PubackNotAuthorized) {
-		p.T.Fatalf("%s: publish %v: %+v, %v", p.ID, message, ack, err)
-	}
-	return err == nil
-}
-
-// MaySubscribe reports whether the broker grants a subscription.
-func (p *PahoClient) MaySubscribe(filter string) bool {
-	p.T.Helper()
-	code, err := p.TrySubscribe(filter)
-	if err != nil && code != packets.SubackNotauthorized {
-		p.T.Fatalf("%s: subscribe to %q: %#x, %v", p.ID, filter, code, err)
-	}
-	return err == nil
-}
-
-// MayBeAnswered reports whether the broker accepts a request with this response topic.
-func (p *PahoClient) MayBeAnswered(topic string) bool {
-	p.T.Helper()
-	request := p.Request("GET", "k")
-	request.Properties.ResponseTopic = topic
-	return p.may(request)
-}
-
 // As makes a client connect with a user name and a password.
 func As(user string) func(*paho.Connect) {
 	return func(c *paho.Connect) {
@@ -291,13 +257,6 @@ func (p *PahoClient) MustBeNotified(event ...string) {
 	p.T.Helper()
 	if got, want := string(p.NextNotification().Payload), string(Command(append([]string{"NOTIFY"}, event...)...)); got != want {
 		p.T.Errorf("%s: notified of %q, want %q", p.ID, got, want)
-	}
-}
-
-// WithWill makes a client connect with an ordinary Will.
-func WithWill(topic, payload string) func(*paho.Connect) {
-	return func(c *paho.Connect) {
-		c.WillMessage = &paho.WillMessage{Topic: topic, Payload: []byte(payload), QoS: 1}
 	}
 }
 

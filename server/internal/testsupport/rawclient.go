@@ -283,16 +283,6 @@ func ParsePuback(packet []byte) (mqtt.Puback, bool) {
 	return ack, ok
 }
 
-// MustDisconnect fails unless the next packet is a DISCONNECT with this reason, and the last.
-func (c *RawClient) MustDisconnect(code byte, reason string) {
-	c.T.Helper()
-	rest, err := io.ReadAll(c.Input)
-	want := string(mqtt.Encode(&packets.Disconnect{ReasonCode: code, Properties: &packets.Properties{ReasonString: reason}}))
-	if err != nil || string(rest) != want {
-		c.T.Errorf("%s: %q, %v\nwant %q", c.ID, rest, err, want)
-	}
-}
-
 // Packet returns a packet with this first byte and this body.
 func Packet(first byte, parts ...[]byte) []byte {
 	return rawmqtt.Packet(first>>4, first, bytes.Join(parts, nil))
@@ -345,30 +335,6 @@ func PacketOf(t testing.TB, message mqtt.Message) []byte {
 		t.Fatal(err)
 	}
 	return packet
-}
-
-// ReadAll returns what arrives, sorted: as many packets as wanted and what else comes before
-// the reply to a PINGREQ or, where the connection ends, until its end.
-func (c *RawClient) ReadAll(wants int, ends bool) (packets [][]byte) {
-	c.T.Helper()
-	for range wants {
-		packets = append(packets, c.Read())
-	}
-	if !ends {
-		c.Write([]byte{0xc0, 0})
-	}
-	for {
-		packet, err := c.TryRead()
-		if errors.Is(err, os.ErrDeadlineExceeded) || (err != nil) != ends && err != nil {
-			c.T.Fatal(err)
-		}
-		if err != nil || packet[0] == 0xd0 {
-			break
-		}
-		packets = append(packets, packet)
-	}
-	slices.SortFunc(packets, bytes.Compare)
-	return packets
 }
 
 // ShrinkReadBuffer makes the socket buffer of the client small, so that it holds few unread
