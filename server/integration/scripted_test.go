@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -66,7 +67,7 @@ func newScripted(t *testing.T, decide func(connect *packets.Connect) (code byte)
 
 func (b *scripted) serve(conn net.Conn) {
 	for reader := bufio.NewReader(conn); ; {
-		raw, err := testsupport.ReadPacket(reader)
+		raw, err := rawmqtt.Read(reader)
 		if err != nil {
 			return
 		}

@@ -143,21 +143,20 @@ func retainFlag(retain bool) byte {
 	return 0
 }
 
-// Read reads one packet, whose body may have limit bytes at most, and returns its first
-// byte and its body.
-func Read(from *bufio.Reader, limit uint64) (first byte, body []byte, err error) {
-	first, err = from.ReadByte()
+// Read reads one packet, as it was sent [MQTT-2.1].
+func Read(from *bufio.Reader) ([]byte, error) {
+	first, err := from.ReadByte()
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	length, err := binary.ReadUvarint(from)
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
-	if length > limit {
-		return first, nil, fmt.Errorf("a packet of %d bytes, and %d at most are read", length, limit)
+	if length >= 256<<20 {
+		return nil, fmt.Errorf("a packet of %d bytes", length)
 	}
-	body = make([]byte, length)
+	body := make(Body, length)
 	_, err = io.ReadFull(from, body)
-	return first, body, err
+	return Packet(first>>4, first, body), err
 }

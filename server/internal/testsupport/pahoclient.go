@@ -169,10 +169,7 @@ func (p *PahoClient) NextNotification() *paho.Publish { return await.Receive(p.N
 // message.
 func (p *PahoClient) Do(words ...string) string {
 	p.T.Helper()
-	request := p.Request(words...)
-	if _, err := p.Publish(request); err != nil {
-		p.T.Fatalf("%s: %q: %v", p.ID, words, err)
-	}
+	request := p.SendRequest(words...)
 	reply := p.Next()
 	if reply.Topic != p.ReplyTo || string(reply.Properties.CorrelationData) != string(request.Properties.CorrelationData) {
 		p.T.Fatalf("%s: %q: got %v, want the reply", p.ID, words, reply)

@@ -233,16 +233,7 @@ func (c *RawClient) ReasonCode() byte {
 }
 
 // TryRead returns the next packet, or why there is none.
-func (c *RawClient) TryRead() ([]byte, error) { return ReadPacket(c.Input) }
-
-// ReadPacket returns the next packet as it was sent [MQTT-2.1].
-func ReadPacket(from *bufio.Reader) ([]byte, error) {
-	first, body, err := rawmqtt.Read(from, 256<<20)
-	if err != nil {
-		return nil, err
-	}
-	return rawmqtt.Packet(first>>4, first, body), nil
-}
+func (c *RawClient) TryRead() ([]byte, error) { return rawmqtt.Read(c.Input) }
 
 // Read returns the next packet.
 func (c *RawClient) Read() []byte {
