@@ -424,9 +424,9 @@ func TestInvariant62WhatAWillWouldReleaseIsReleasedByTheNextServer(t *testing.T)
 				d := startDurable(t, server.Options{Authorizer: test.rules})
 				c := testsupport.RequestWill("p", test.will...).Connect(t, d.address, "p")
 				c.MustDo(t, 0, "+OK\r\n", test.set...)
-				commits := d.journal.Attempts()
+				commits := d.journal.Commits()
 				c.MustDo(t, 1, "+OK\r\n", test.set...)
-				if got := d.journal.Attempts(); got != commits {
+				if got := d.journal.Commits(); got != commits {
 					t.Errorf("the renewal caused %d commits", got-commits)
 				}
 				testsupport.Connect(t, d.address, "reader", nil).MustGet("lock", test.set[2])
