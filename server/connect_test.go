@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -70,7 +71,7 @@ func TestALevelBelongsToTheClientThatConnectedFirst(t *testing.T) {
 			}
 			mustCollide(t, address, names[1], testsupport.As("bob"))
 			mustCollide(t, address, names[1], testsupport.As("alice"))
-			if !first.MayPublish("factory/x") {
+			if !mayPublish(first, "factory/x") {
 				t.Error("the first client is disturbed")
 			}
 
@@ -190,7 +191,7 @@ func TestAClientIDThatAnotherUserGotDuringALoginIsNotTakenOver(t *testing.T) {
 	try := func(user string) {
 		p, err := testsupport.TryConnect(t, address, "p", func(c *paho.Connect) {
 			testsupport.As(user)(c)
-			testsupport.WithWill("factory/p/gone", "gone")(c)
+			c.WillMessage = &paho.WillMessage{Topic: "factory/p/gone", Payload: []byte("gone"), QoS: 1}
 		})
 		if err != nil {
 			p = nil
@@ -366,6 +367,16 @@ func TestALoginThatIsUnderWayDoesNotKeepItsClientIDFromOthers(t *testing.T) {
 	p.MustGet("k", "")
 }
 
+// mustBeOpen fails unless the connection stays open for 20 ms without data.
+func mustBeOpen(t testing.TB, conn net.Conn) {
+	t.Helper()
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection is not open any more: %v", err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(testsupport.Patience))
+}
+
 // oneAtATime makes a server check one password at a time.
 func oneAtATime(t *testing.T) {
 	before := runtime.GOMAXPROCS(2)
@@ -383,8 +394,8 @@ func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 	}
 	q := testsupport.Connect(t, address, "q", nil)
 	testsupport.MustBeClosed(t, silent[0])
-	testsupport.MustBeOpen(t, silent[1])
-	testsupport.MustBeOpen(t, silent[2])
+	mustBeOpen(t, silent[1])
+	mustBeOpen(t, silent[2])
 	p.MustGet("k", "")
 	q.MustGet("k", "")
 	if got := s.Stats(); got.Refused[server.RefusedUnauthenticated] != 1 {
@@ -430,9 +441,9 @@ func TestRunningOutOfDescriptorsIsLoggedWithItsCureAtABoundedRate(t *testing.T) 
 	t.Parallel()
 	log := new(logbuffer.Buffer)
 	var calls atomic.Int64
-	failing := &testsupport.FailingListener{Listener: testsupport.Listen(t), Failure: func(call int64) error {
+	failing := &failingListener{Listener: testsupport.Listen(t), Failure: func(call int64) error {
 		calls.Store(call)
-		return testsupport.AcceptError(syscall.EMFILE)
+		return acceptError(syscall.EMFILE)
 	}}
 	testsupport.Start(t, server.Options{Listener: failing, Logger: log.Logger()})
 	testsupport.Eventually(t, "it fails often", func() bool { return calls.Load() > 30 && strings.Contains(log.String(), "omitted=") })

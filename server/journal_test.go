@@ -22,7 +22,7 @@ import (
 // durable is a server with a journal that a test can hold up, crash and restart.
 type durable struct {
 	t       *testing.T
-	journal *testsupport.Journal
+	journal *transporttest.Journal
 	options server.Options
 	stays   bool // at its address
 	server  *server.Server
@@ -33,7 +33,7 @@ type durable struct {
 
 func startDurable(t *testing.T, options server.Options) *durable {
 	t.Helper()
-	d := &durable{t: t, journal: new(testsupport.Journal), options: options}
+	d := &durable{t: t, journal: new(transporttest.Journal), options: options}
 	d.start()
 	t.Cleanup(func() { d.stop() })
 	return d
@@ -95,7 +95,7 @@ func TestInvariant33RepliesAndNotificationsLeaveAfterTheCommit(t *testing.T) {
 	release := d.journal.Hold()
 	defer release()
 	set := writer.SendRequest("SET", "k", "v") // PUBACK does not wait
-	d.journal.MustBeCommitting(t)
+	testsupport.MustBeCommitting(t, d.journal)
 	open := writer.Request("SET", "k", "w") // of the next batch
 	open.Properties.ResponseTopic = "replies/of/writer"
 	writer.SendMessage(open)
@@ -125,17 +125,17 @@ func TestInvariant59RenewalsCauseNoCommit(t *testing.T) {
 	d := startDurable(t, server.Options{})
 	p := testsupport.Connect(t, d.address, "p", nil)
 	p.Do("SET", "lease", "p:1", "NEX", "PX", "600000")
-	before := d.journal.Attempts()
+	before := d.journal.Commits()
 	for range 1000 {
 		if got := p.Do("SET", "lease", "p:1", "NEX", "PX", "600000"); got != "+OK\r\n" {
 			t.Fatal(got)
 		}
 	}
 	// The bound of the versions moves every twenty seconds.
-	if commits := d.journal.Attempts() - before; commits > 5 {
+	if commits := d.journal.Commits() - before; commits > 5 {
 		t.Errorf("%d commits for 1,000 renewals", commits)
 	}
-	if p.Do("SET", "lease", "p:2"); d.journal.Attempts() == before {
+	if p.Do("SET", "lease", "p:2"); d.journal.Commits() == before {
 		t.Error("another value caused no commit: this test counts nothing")
 	}
 }
@@ -148,7 +148,7 @@ func TestInvariant34AFailedCommitAnswersNothingAndEndsServe(t *testing.T) {
 	release := d.journal.Hold()
 	p.SendRequest("SET", "k", "v")
 	p.SendRequest("GET", "k")
-	d.journal.MustBeCommitting(t)
+	testsupport.MustBeCommitting(t, d.journal)
 	p.SendRequest("SET", "k", "w")
 	d.journal.Fail(0)
 	release()
@@ -425,7 +425,7 @@ func TestAReplyLargerThanTheLimitsLeavesAfterItsCommit(t *testing.T) {
 	release := d.journal.Hold()
 	defer release()
 	set := p.SendRequest("SET", "k", value)
-	d.journal.MustBeCommitting(t)
+	testsupport.MustBeCommitting(t, d.journal)
 	get := p.Request("GET", "k")
 	acknowledged := make(chan error, 1)
 	go func() { _, err := p.Publish(get); acknowledged <- err }() // PUBACK waits for room
@@ -453,7 +453,7 @@ func TestAClientThatDoesNotReadItsRepliesIsDisconnectedAfterTheCommit(t *testing
 			}
 		}
 	}()
-	d.journal.MustBeCommitting(t)
+	testsupport.MustBeCommitting(t, d.journal)
 	release()
 	testsupport.Eventually(t, "the client is disconnected", func() bool { return d.server.Stats().SlowReaders == 1 })
 	testsupport.Eventually(t, "nothing waits", func() bool { return d.server.Usage().OutgoingBytes == 0 })

@@ -121,10 +121,30 @@ func TestInvariant42ShutdownIsCleanUnderEveryKindOfClient(t *testing.T) {
 	testsupport.MustEndGoroutines(t, before)
 }
 
+// failingListener is a listener that fails with what Failure returns, unless that is nil.
+type failingListener struct {
+	net.Listener
+	Calls   atomic.Int64 // of Accept, so far
+	Failure func(call int64) error
+}
+
+// Accept implements net.Listener.
+func (l *failingListener) Accept() (net.Conn, error) {
+	if err := l.Failure(l.Calls.Add(1)); err != nil {
+		return nil, err
+	}
+	return l.Listener.Accept()
+}
+
+// acceptError returns the error of a TCP listener for a system call that failed with err.
+func acceptError(err error) error {
+	return &net.OpError{Op: "accept", Net: "tcp", Err: err}
+}
+
 // serveTroubled runs a server on a failing listener. served receives the result of Serve.
-func serveTroubled(t *testing.T, trouble func(call int64) error) (l *testsupport.FailingListener, s *server.Server, stop func(), served <-chan error) {
+func serveTroubled(t *testing.T, trouble func(call int64) error) (l *failingListener, s *server.Server, stop func(), served <-chan error) {
 	t.Helper()
-	l = &testsupport.FailingListener{Listener: testsupport.Listen(t), Failure: trouble}
+	l = &failingListener{Listener: testsupport.Listen(t), Failure: trouble}
 	s, err := server.New(server.Options{Listener: l})
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +162,7 @@ func TestAFailureToAcceptDoesNotEndTheServer(t *testing.T) {
 		t.Run(failure.Error(), func(t *testing.T) {
 			_, s, stop, served := serveTroubled(t, func(call int64) error {
 				if call%2 == 1 { // before the first connection, and between any two
-					return testsupport.AcceptError(failure)
+					return acceptError(failure)
 				}
 				return nil
 			})
@@ -159,7 +179,7 @@ func TestAFailureToAcceptDoesNotEndTheServer(t *testing.T) {
 // A server that cannot accept connections any more must not look as if it were serving.
 func TestAFatalFailureToAcceptEndsServeWithIt(t *testing.T) {
 	before := runtime.NumGoroutine()
-	fatal := testsupport.AcceptError(net.ErrClosed)
+	fatal := acceptError(net.ErrClosed)
 	var failed atomic.Bool
 	l, s, _, served := serveTroubled(t, func(int64) error {
 		if failed.Load() {

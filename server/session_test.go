@@ -320,18 +320,29 @@ func TestAStoredValueDoesNotRetainItsPacket(t *testing.T) {
 	}
 }
 
+// turnstile is an Authenticator that sends to Reached for each client, and admits the client when it
+// receives from Open.
+type turnstile struct{ Reached, Open chan struct{} }
+
+// Authenticate implements access.Authenticator.
+func (s turnstile) Authenticate(access.Credentials) error {
+	s.Reached <- struct{}{}
+	await.Receive(s.Open)
+	return nil
+}
+
 // Clients that could not be sent a CONNACK must not count against MaxClients until no other can connect.
 func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
-	turnstile := testsupport.Turnstile{Reached: make(chan struct{}), Open: make(chan struct{})}
-	address, s := testsupport.StartServer(t, server.Options{MaxClients: 3, Authenticator: turnstile})
+	gate := turnstile{Reached: make(chan struct{}), Open: make(chan struct{})}
+	address, s := testsupport.StartServer(t, server.Options{MaxClients: 3, Authenticator: gate})
 	for i := range 5 {
 		conn := testsupport.DialTCP(t, address)
 		testsupport.Send(t, conn, string(testsupport.ConnectPacket{ID: fmt.Sprint("p-", i)}.Packet()))
-		await.Receive(turnstile.Reached)
+		await.Receive(gate.Reached)
 		_ = conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Close()
 		time.Sleep(10 * time.Millisecond) // where the reset comes too late nothing is tested, and nothing fails
-		turnstile.Open <- struct{}{}
+		gate.Open <- struct{}{}
 		testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
 		if left := s.Clients(); left > 0 {
 			t.Fatalf("%d clients are left of %d that connected and went", left, i+1)

@@ -54,27 +54,60 @@ func TestAClientReadsItsOwnTopicsAndNoOthers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := p.MayPublish(test.topic); got != test.publish {
+			if got := mayPublish(p, test.topic); got != test.publish {
 				t.Errorf("client %q may publish to %q: %v", test.client, test.topic, got)
 			}
-			if got := p.MayBeAnswered(test.topic); got != test.own {
+			if got := mayBeAnswered(p, test.topic); got != test.own {
 				t.Errorf("client %q may be answered on %q: %v", test.client, test.topic, got)
 			}
 			if test.topic == "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/x" {
 				return // nothing is ever published there, so every client may subscribe
 			}
-			if got := p.MaySubscribe(test.topic); got != test.own {
+			if got := maySubscribe(p, test.topic); got != test.own {
 				t.Errorf("client %q may subscribe to %q: %v", test.client, test.topic, got)
 			}
 		})
 	}
 }
 
+// mayPublish reports whether the broker accepts a message on a topic.
+func mayPublish(p *testsupport.PahoClient, topic string) bool {
+	p.T.Helper()
+	return may(p, &paho.Publish{QoS: 1, Topic: topic, Payload: []byte("x")})
+}
+
+func may(p *testsupport.PahoClient, message *paho.Publish) bool {
+	p.T.Helper()
+	ack, err := p.Publish(message)
+	if err != nil && (ack == nil || ack.ReasonCode != packets.PubackNotAuthorized) {
+		p.T.Fatalf("%s: publish %v: %+v, %v", p.ID, message, ack, err)
+	}
+	return err == nil
+}
+
+// maySubscribe reports whether the broker grants a subscription.
+func maySubscribe(p *testsupport.PahoClient, filter string) bool {
+	p.T.Helper()
+	code, err := p.TrySubscribe(filter)
+	if err != nil && code != packets.SubackNotauthorized {
+		p.T.Fatalf("%s: subscribe to %q: %#x, %v", p.ID, filter, code, err)
+	}
+	return err == nil
+}
+
+// mayBeAnswered reports whether the broker accepts a request with this response topic.
+func mayBeAnswered(p *testsupport.PahoClient, topic string) bool {
+	p.T.Helper()
+	request := p.Request("GET", "k")
+	request.Properties.ResponseTopic = topic
+	return may(p, request)
+}
+
 func TestAWildcardNeverDeliversWhatItsClientMayNotRead(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	p, spy := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "spy", nil)
 	for _, filter := range []string{"#", "clients/#", "clients/+/response", "+/p/response", "statestore/#"} {
-		if !spy.MaySubscribe(filter) {
+		if !maySubscribe(spy, filter) {
 			t.Errorf("subscribe to %q is refused", filter)
 		}
 	}
@@ -82,7 +115,7 @@ func TestAWildcardNeverDeliversWhatItsClientMayNotRead(t *testing.T) {
 	p.Do("SET", "k", "secret")
 	p.NextNotification()
 	// A message that arrives at the spy after its own message was sent after the others.
-	spy.MayPublish("last")
+	mayPublish(spy, "last")
 	for message := spy.Next(); message.Topic != "last"; message = spy.Next() {
 		t.Errorf("the spy received %v", message)
 	}
@@ -179,17 +212,17 @@ func TestTopicsElsewhereAreAllowedUnlessTheRulesSayOtherwise(t *testing.T) {
 		{"clients/p/x", true, true}, // not a matter of rules
 		{"clients/bob/x", false, false},
 	} {
-		if got := p.MayPublish(test.topic); got != test.write {
+		if got := mayPublish(p, test.topic); got != test.write {
 			t.Errorf("publish to %q: %v", test.topic, got)
 		}
-		if got := p.MayBeAnswered(test.topic); got != test.write {
+		if got := mayBeAnswered(p, test.topic); got != test.write {
 			t.Errorf("be answered on %q: %v", test.topic, got)
 		}
-		if got := p.MaySubscribe(test.topic); got != test.read {
+		if got := maySubscribe(p, test.topic); got != test.read {
 			t.Errorf("subscribe to %q: %v", test.topic, got)
 		}
 	}
-	if !p.MaySubscribe("#") {
+	if !maySubscribe(p, "#") {
 		t.Error("a wildcard is refused")
 	}
 }
@@ -379,13 +412,13 @@ func TestOnlyTheStorePublishesRepliesAndNotifications(t *testing.T) {
 		t.Helper()
 		for _, topic := range topics {
 			for _, p := range clients {
-				if got := p.MayPublish(topic); got != want {
+				if got := mayPublish(p, topic); got != want {
 					t.Errorf("%s, %q may publish to %q: %v", when, p.ID, topic, got)
 				}
 			}
 		}
 		for _, p := range clients {
-			p.MayPublish("factory/last") // the broker delivers after PUBACK; now it has delivered the rest
+			mayPublish(p, "factory/last") // the broker delivers after PUBACK; now it has delivered the rest
 		}
 	}
 	mustBe("before the victim connects", false, always, stranger, namesake)
@@ -439,18 +472,18 @@ func TestAResponseTopicIsReservedUntilTheSessionOfItsClientEnds(t *testing.T) {
 			stranger := testsupport.Connect(t, address, "stranger", nil)
 			p := testsupport.Connect(t, address, "p", test.connect)
 			p.Do("GET", "k")
-			if stranger.MayPublish("clients/p/response") {
+			if mayPublish(stranger, "clients/p/response") {
 				t.Fatal("the topic is not reserved at all")
 			}
 			test.end(t, address, p)
 			if test.reserved {
 				p.MustBeGone()
-				if stranger.MayPublish("clients/p/response") {
+				if mayPublish(stranger, "clients/p/response") {
 					t.Error("the topic is free, and the session is not over")
 				}
 				return
 			}
-			testsupport.Eventually(t, "the topic is free", func() bool { return stranger.MayPublish("clients/p/response") })
+			testsupport.Eventually(t, "the topic is free", func() bool { return mayPublish(stranger, "clients/p/response") })
 			stranger.Do("GET", "k")
 			if got := s.ResponseTopics(); got != 1 {
 				t.Errorf("the response topics of %d sessions are kept, want only the stranger's", got)
@@ -495,7 +528,7 @@ func TestTheResponseTopicOfAWillIsReserved(t *testing.T) {
 			will := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
 			will.Session = 600
 			c := will.Connect(t, address, "p")
-			if stranger.MayPublish("clients/p/response") {
+			if mayPublish(stranger, "clients/p/response") {
 				t.Error("a reply to the Will can be forged")
 			}
 			if asked {
@@ -504,7 +537,7 @@ func TestTheResponseTopicOfAWillIsReserved(t *testing.T) {
 			c.Reset()
 			will.Response, will.Correlation = "clients/p/other", "another"
 			will.Connect(t, address, "p")
-			if stranger.MayPublish("clients/p/other") || stranger.MayPublish("clients/p/response") == asked {
+			if mayPublish(stranger, "clients/p/other") || mayPublish(stranger, "clients/p/response") == asked {
 				t.Error("not the response topics of the present Will, and of requests, are reserved")
 			}
 		})

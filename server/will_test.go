@@ -20,6 +20,7 @@ import (
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/server/servertest"
 	"github.com/tenurelock/tenure/statestore"
@@ -62,7 +63,7 @@ func TestAWillThatIsARequestIsAppliedOnceHoweverTheConnectionEndsButNotAfterADis
 			if strings.HasPrefix(test.name, "keep-alive") {
 				// The Message Expiry of a Will counts from its publication, so here from the time
 				// when it is applied.
-				w.KeepAlive, w.Expiry = 1, 1
+				w.KeepAlive, w.Properties = 1, rawmqtt.Body{packets.PropMessageExpiry}.Uint32(1)
 			}
 			c := w.Connect(t, address, "p")
 			c.MustDo(t, 0, "+OK\r\n", "SET", "lock", "p:1", "NEX", "PX", "600000")
@@ -259,7 +260,9 @@ func TestAWillThatIsNotAValidRequestIsRefusedAtConnectAndNeverApplied(t *testing
 		{"retained", func(w *testsupport.WillConnect) { w.Retain = true }, 0x83, "a request may not be retained"},
 		{"QoS 0", func(w *testsupport.WillConnect) { w.QoS = 0 }, 0x83, "a request needs QoS 1"},
 		{"QoS 2", func(w *testsupport.WillConnect) { w.QoS = 2 }, 0x9b, "this server has no QoS 2"},
-		{"a delay", func(w *testsupport.WillConnect) { w.Delay = 120 }, 0x83, "its Will Delay Interval must be 0, not 120"},
+		{"a delay", func(w *testsupport.WillConnect) {
+			w.Properties = rawmqtt.Body{packets.PropWillDelayInterval}.Uint32(120)
+		}, 0x83, "its Will Delay Interval must be 0, not 120"},
 		{"the system topic as response topic", func(w *testsupport.WillConnect) { w.Response = testsupport.InvokeTopic }, 0x87, "the response topic belongs to the state store"},
 		{"a wildcard in the response topic", func(w *testsupport.WillConnect) { w.Response = "clients/+/response" }, 0x90, "in its Will, as its response topic, a topic name has a wildcard"},
 		{"a system response topic", func(w *testsupport.WillConnect) { w.Response = "$SYS/broker" }, 0x90, "nothing can be published to this response topic"},
@@ -421,9 +424,9 @@ func TestInvariant62WhatAWillWouldReleaseIsReleasedByTheNextServer(t *testing.T)
 				d := startDurable(t, server.Options{Authorizer: test.rules})
 				c := testsupport.RequestWill("p", test.will...).Connect(t, d.address, "p")
 				c.MustDo(t, 0, "+OK\r\n", test.set...)
-				commits := d.journal.Attempts()
+				commits := d.journal.Commits()
 				c.MustDo(t, 1, "+OK\r\n", test.set...)
-				if got := d.journal.Attempts(); got != commits {
+				if got := d.journal.Commits(); got != commits {
 					t.Errorf("the renewal caused %d commits", got-commits)
 				}
 				testsupport.Connect(t, d.address, "reader", nil).MustGet("lock", test.set[2])

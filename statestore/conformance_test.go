@@ -9,6 +9,6 @@ import (
 
 func TestTheStateMachineFollowsTheProtocol(t *testing.T) {
 	statestoretest.Run(t, func(t *testing.T, options statestore.Options, check func(*testing.T, statestoretest.Store)) {
-		check(t, statestoretest.NewMachine(t, options))
+		check(t, newMachine(t, options))
 	})
 }

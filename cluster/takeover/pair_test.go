@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/cluster"
-	"github.com/tenurelock/tenure/cluster/internal/machines"
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/failpoint"
@@ -84,7 +83,7 @@ type gateway struct {
 type pair struct {
 	crashtest.Target
 	way      way
-	network  *machines.Network
+	network  *network
 	gateways [2]*gateway
 	random   *rand.Rand
 	ctx      context.Context // ends with the test

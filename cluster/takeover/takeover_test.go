@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
-	"github.com/tenurelock/tenure/cluster/internal/machines"
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/prerequisite"
@@ -74,12 +73,12 @@ var ways = []way{
 // newPair starts the witness of a pair, in this process. Start starts the gateways.
 func newPair(t testing.TB, way way) *pair {
 	t.Helper()
-	p := &pair{ctx: t.Context(), way: way, network: new(machines.Network), random: rand.New(rand.NewPCG(*seed, 3)),
+	p := &pair{ctx: t.Context(), way: way, network: new(network), random: rand.New(rand.NewPCG(*seed, 3)),
 		deaths: make(map[string]int)}
 	names := []string{"a", "b"}
 	if way.network {
 		var err error
-		p.network, err = machines.NewNetwork(names...)
+		p.network, err = newNetwork(names...)
 		t.Cleanup(p.network.Remove)
 		if err != nil {
 			prerequisite.Missing(t, err.Error())

@@ -112,7 +112,7 @@ var faults = []fault{
 		in: (*simulation).isDurable,
 		begin: func(h hit) {
 			if h.crashStore(h.amount.Abs()/8, h.amount.Abs()/40, true) {
-				h.journal.CutOff()
+				h.journal.Hold()
 			}
 		},
 	},

@@ -13,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 func isBusy(reply *paho.Publish) bool {
@@ -23,7 +24,7 @@ func isBusy(reply *paho.Publish) bool {
 // renewals of all clients come that way.
 func TestInvariant59ATenureOutlivesAFloodOfChangesOnAnAttachedStoreWhoseJournalHangs(t *testing.T) {
 	const writers, each = 4, 14
-	journal := new(testsupport.Journal)
+	journal := new(transporttest.Journal)
 	broker, a := begin(t, "", attach.Options{Journal: journal.Open()})
 	holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "holder"})
 	tenure, _ := mustAcquire(t, holder, lease.Options{TTL: 10 * testsupport.Patience, RenewEvery: 10 * time.Millisecond})

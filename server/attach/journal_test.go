@@ -18,13 +18,14 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 // The lease lasts longer than the test is patient, and the hold-off too: it does not apply to a store
 // that has its data.
 func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	journal := new(testsupport.Journal)
+	journal := new(transporttest.Journal)
 	options := func() attach.Options {
 		return attach.Options{Journal: journal.Open(), Store: statestore.Options{Strict: true}}
 	}
@@ -66,7 +67,7 @@ func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 
 func TestInvariant33AnAttachedStoreAnswersAfterTheCommitAndOthersMeanwhile(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	journal := new(testsupport.Journal)
+	journal := new(transporttest.Journal)
 	testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open()})
 	writer := testsupport.Connect(t, broker.Address, "writer", nil)
 	holder := testsupport.Connect(t, broker.Address, "holder", nil)
@@ -74,11 +75,11 @@ func TestInvariant33AnAttachedStoreAnswersAfterTheCommitAndOthersMeanwhile(t *te
 	notificationsOf(watcher)
 	watcher.Do("KEYNOTIFY", "k")
 	holder.Do("SET", "lease", "holder:1", "NEX", "PX", "600000")
-	commits := journal.Attempts()
+	commits := journal.Commits()
 	release := journal.Hold()
 	defer release()
 	set := writer.SendRequest("SET", "k", "v")
-	journal.MustBeCommitting(t)
+	testsupport.MustBeCommitting(t, journal)
 	for range 100 {
 		if got := holder.Do("SET", "lease", "holder:1", "NEX", "PX", "600000"); got != "+OK\r\n" {
 			t.Fatalf("a renewal is answered %q during a commit", got)
@@ -87,7 +88,7 @@ func TestInvariant33AnAttachedStoreAnswersAfterTheCommitAndOthersMeanwhile(t *te
 	get := holder.SendRequest("GET", "k")
 	writer.MustBeSilent()
 	watcher.MustBeSilent()
-	if got := journal.Attempts() - commits; got != 1 {
+	if got := journal.Commits() - commits; got != 1 {
 		t.Errorf("%d commits, want one", got)
 	}
 	release()
@@ -98,7 +99,7 @@ func TestInvariant33AnAttachedStoreAnswersAfterTheCommitAndOthersMeanwhile(t *te
 
 func TestAnAttachedStoreAnswersARedeliveryFromBeforeItsRestart(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	journal := new(testsupport.Journal)
+	journal := new(transporttest.Journal)
 	first := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open(), MaxClients: 4})
 	clients := make(map[*testsupport.PahoClient]*paho.Publish)
 	versions := make(map[*testsupport.PahoClient]string)
@@ -129,7 +130,7 @@ func TestAnAttachedStoreAnswersARedeliveryFromBeforeItsRestart(t *testing.T) {
 func TestInvariant34AnAttachedStoreEndsWithItsJournalAndAnswersNothing(t *testing.T) {
 	t.Parallel()
 	broker := mosquitto.Start(t, "")
-	journal := new(testsupport.Journal)
+	journal := new(transporttest.Journal)
 	store, err := attach.New("mqtt://"+broker.Address, attach.Options{Journal: journal.Open()})
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +142,7 @@ func TestInvariant34AnAttachedStoreEndsWithItsJournalAndAnswersNothing(t *testin
 	release := journal.Hold()
 	defer release()
 	p.SendRequest("SET", "k", "v")
-	journal.MustBeCommitting(t)
+	testsupport.MustBeCommitting(t, journal)
 	journal.Fail(0)
 	release()
 	if err := await.Receive(served); err == nil || !strings.Contains(err.Error(), "the journal failed") {
@@ -157,7 +158,7 @@ func TestInvariant34AnAttachedStoreEndsWithItsJournalAndAnswersNothing(t *testin
 func TestAnAttachedStoreLoadsUntilItsContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := attach.Open(ctx, "mqtt://localhost", attach.Options{Journal: new(testsupport.Journal).Open()}); err == nil {
+	if _, err := attach.Open(ctx, "mqtt://localhost", attach.Options{Journal: new(transporttest.Journal).Open()}); err == nil {
 		t.Error("it loads after the end of its context")
 	}
 }
@@ -166,7 +167,7 @@ func TestAnAttachedStoreLoadsUntilItsContextEnds(t *testing.T) {
 func TestAStoreDoesNotGoOnWithDataThatAnotherHasMadeStale(t *testing.T) {
 	t.Parallel()
 	broker := mosquitto.Start(t, "")
-	journal := new(testsupport.Journal)
+	journal := new(transporttest.Journal)
 	serve := func(options attach.Options) {
 		t.Helper()
 		store := testsupport.Attach(t, broker.Address, options)
@@ -187,7 +188,7 @@ func TestAStoreDoesNotGoOnWithDataThatAnotherHasMadeStale(t *testing.T) {
 			t.Fatalf("Serve: %v, want ErrStaleData", err)
 		}
 	}
-	var empty testsupport.Journal
+	var empty transporttest.Journal
 	serve(attach.Options{Journal: empty.Open()})
 	serve(attach.Options{Journal: empty.Open()})
 }

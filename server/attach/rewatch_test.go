@@ -15,6 +15,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 // The client stays connected to the broker, while the store is stopped and started again: without
@@ -26,8 +27,8 @@ func TestInvariant51AWatchOutlivesARestartOfAnAttachedStore(t *testing.T) {
 		noticed bool
 	}{
 		"in memory, and nothing notices it":        {func() statestore.Journal { return nil }, false},
-		"with a journal, and nothing notices it":   {new(testsupport.Journal).Open, false},
-		"with a journal, and a request notices it": {new(testsupport.Journal).Open, true},
+		"with a journal, and nothing notices it":   {new(transporttest.Journal).Open, false},
+		"with a journal, and a request notices it": {new(transporttest.Journal).Open, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			broker, first := begin(t, "", attach.Options{Journal: test.journal()})

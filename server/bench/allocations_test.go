@@ -8,6 +8,7 @@ import (
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 // How often an operation may allocate, one at a time or with others in flight. Unlike times, allocations
@@ -72,5 +73,5 @@ func TestARenewalAllocatesLittle(t *testing.T) {
 	}
 	renewals(wantedRenewalAllocations, true, server.Options{})
 	inMemory := renewals(wantedRenewalAllocations, false, server.Options{})
-	renewals(inMemory+1, false, server.Options{Journal: new(testsupport.Journal).Open()})
+	renewals(inMemory+1, false, server.Options{Journal: new(transporttest.Journal).Open()})
 }

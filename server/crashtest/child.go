@@ -25,8 +25,6 @@ type Task struct {
 	Dir string
 	// Strict makes the store strict: see statestore.Options.
 	Strict bool
-	// Fault is built into the store.
-	Fault Fault
 	// Life says how the child ends.
 	Life Life
 	// Arguments are for the function that Main calls.

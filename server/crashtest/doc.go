@@ -7,8 +7,7 @@
 //	}
 //
 //	func TestCrashes(t *testing.T) {
-//		store := &crashtest.Process{Task: crashtest.Task{Dir: t.TempDir()}}
-//		report, err := crashtest.Run(t.Context(), store, crashtest.Options{Cycles: 500})
+//		report, err := crashtest.Run(t.Context(), store, crashtest.Options{Cycles: 500}) // store is a Store
 //		if err := errors.Join(err, report.Err()); err != nil {
 //			t.Error(err)
 //		}
@@ -20,9 +19,6 @@
 // A [History] is what clients saw of one key; its Check says whether the operations are
 // linearizable, by github.com/anishathalye/porcupine and the rules of a durable store: values,
 // versions, fences, conditions, lifetimes, crashes, and requests that were never answered.
-//
-// A [Fault] is a mistake that a store could make. Tests build each of them into a store and
-// see that Run finds it.
 //
 // Between a crash and the restart the clock of the store's machine may be set, back or forward.
 //

@@ -9,11 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/failpoint"
 	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server/crashtest"
 	"github.com/tenurelock/tenure/server/journal"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 var (
@@ -33,7 +35,11 @@ func serve(ctx context.Context, task crashtest.Task) error {
 		return err
 	}
 	defer file.Close()
-	s, err := crashtest.Open(ctx, task, file, nil)
+	var kept statestore.Journal = file
+	if built := task.Arguments["fault"]; built != "" {
+		kept = &faulty{Journal: file, fault: fault(built)}
+	}
+	s, err := crashtest.Open(ctx, task, kept, nil)
 	if err != nil {
 		return err
 	}
@@ -48,6 +54,41 @@ func serve(ctx context.Context, task crashtest.Task) error {
 	return s.Serve(ctx)
 }
 
+// process is a store in a child process, which is killed with SIGKILL.
+type process struct {
+	crashtest.Target
+	task  crashtest.Task   // for each child; Run sets its Life
+	child *crashtest.Child // nil at first
+}
+
+// Start implements crashtest.Store.
+func (p *process) Start(ctx context.Context, life crashtest.Life) (err error) {
+	task := p.task
+	task.Life = life
+	if p.child, err = crashtest.Launch(task, nil); err != nil {
+		return err
+	}
+	address, err := p.child.Address(ctx)
+	if err == nil {
+		p.SetAddress(address)
+	}
+	return err
+}
+
+// Died implements crashtest.Store.
+func (p *process) Died() <-chan struct{} { return p.child.Died() }
+
+// Kill implements crashtest.Store. It returns the error of a child that ended by itself, and not at its point.
+func (p *process) Kill() error {
+	if p.child == nil {
+		return nil
+	}
+	return p.child.Kill()
+}
+
+// Points implements crashtest.Store.
+func (p *process) Points() []failpoint.Point { return failpoint.Points() }
+
 // Invariants 11, 13, 15, 30, 32, 33, 36, 37: a server on a file, killed again and again.
 func TestInvariants32And33And37ACrashLosesNothingThatWasAcknowledged(t *testing.T) {
 	for _, run := range []struct {
@@ -57,7 +98,7 @@ func TestInvariants32And33And37ACrashLosesNothingThatWasAcknowledged(t *testing.
 	}{{"default", false, (*cycles + 1) / 2}, {"strict", true, *cycles / 2}} {
 		t.Run(run.name, func(t *testing.T) {
 			crash := func(cycles int) error {
-				store := &crashtest.Process{Task: crashtest.Task{Dir: t.TempDir(), Strict: run.strict}}
+				store := &process{task: crashtest.Task{Dir: t.TempDir(), Strict: run.strict}}
 				report, err := crashtest.Run(t.Context(), store, crashtest.Options{
 					Cycles: cycles,
 					Seed:   *seed,
@@ -84,10 +125,10 @@ func TestInvariants32And33And37ACrashLosesNothingThatWasAcknowledged(t *testing.
 // built in, and found.
 func TestEachFaultIsFoundWithinAHundredCrashes(t *testing.T) {
 	prerequisite.Long(t, "it takes half a minute")
-	for _, fault := range crashtest.Faults() {
-		t.Run(string(fault), func(t *testing.T) {
+	for _, built := range faults {
+		t.Run(string(built), func(t *testing.T) {
 			t.Parallel()
-			store := &crashtest.Process{Task: crashtest.Task{Dir: t.TempDir(), Fault: fault}}
+			store := &process{task: crashtest.Task{Dir: t.TempDir(), Arguments: map[string]string{"fault": string(built)}}}
 			report, err := crashtest.Run(t.Context(), store, crashtest.Options{Cycles: 100, Seed: *seed})
 			if report.Violation == nil {
 				t.Fatalf("it was not found in %d crashes: %v", report.Cycles, err)

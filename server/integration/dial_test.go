@@ -66,7 +66,7 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 					options.TLS.CAFile = caFile
 				}
 				before := runtime.NumGoroutine()
-				client := mustDial(t, scheme+"://"+through.Address()+","+scheme+"://"+hung, options)
+				client := testsupport.Dial(t, scheme+"://"+through.Address()+","+scheme+"://"+hung, options)
 				mustWork(t, client)
 				if reads {
 					through.Refuse(true)
@@ -118,7 +118,7 @@ func TestTheClientSpeaksTLS(t *testing.T) {
 		{"mqtts://" + address, transport.TLSOptions{CAFile: caFile, Config: &tls.Config{ServerName: "broker.example"}}, "broker.example"},
 	} {
 		if test.want == "" {
-			mustWork(t, mustDial(t, test.address, transport.Options{TLS: test.options}))
+			mustWork(t, testsupport.Dial(t, test.address, transport.Options{TLS: test.options}))
 		} else if err := whyNot(t, test.address, transport.Options{TLS: test.options}); !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v, want an error that says %q", err, test.want)
 		}
@@ -150,7 +150,7 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 	authority, own := t.TempDir(), t.TempDir()
 	options := writePair(t, own, first.Issue(pkix.Name{CommonName: "first"}))
 	options.CAFile = writePair(t, authority, first.Own).CertFile
-	client := mustDial(t, "mqtts://"+through.Address(), transport.Options{TLS: options})
+	client := testsupport.Dial(t, "mqtts://"+through.Address(), transport.Options{TLS: options})
 	if credentials := await.Receive(authenticator.Came); credentials.User != "CN=first" || !credentials.Certified {
 		t.Errorf("the server sees %+v", credentials)
 	}

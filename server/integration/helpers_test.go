@@ -40,23 +40,6 @@ func certified(t *testing.T) (config *tls.Config, caFile string) {
 	return config, writePair(t, t.TempDir(), ca.Own).CertFile
 }
 
-// mustDial is transport.Dial, within patience.
-func mustDial(t *testing.T, addresses string, options transport.Options) *transport.Client {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
-	defer cancel()
-	client, err := transport.Dial(ctx, addresses, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return client
-}
-
 // whyNot returns the error of the first attempt of Dial, which must fail.
 func whyNot(t *testing.T, addresses string, options transport.Options) error {
 	t.Helper()

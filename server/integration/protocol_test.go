@@ -62,7 +62,9 @@ func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
 // docs/protocol.md §1.1: MQTT 5 only, and QoS 1.
 func TestProtocol1AClientOfMQTT311IsRefusedAndARequestWithQoS2EndsItsConnection(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
-	if _, connack := (testsupport.ConnectPacket{ID: "old", Old: true}).TryConnect(t, address); string(connack) != "\x20\x02\x00\x01" {
+	old := testsupport.NewRaw(t, testsupport.DialTCP(t, address), "old")
+	old.WriteString("\x10\x0f\x00\x04MQTT\x04\x02\x02\x58\x00\x03old")
+	if connack := old.Read(); string(connack) != "\x20\x02\x00\x01" {
 		t.Errorf("CONNACK %x", connack)
 	}
 	c := testsupport.ConnectPacket{ID: "c"}.Connect(t, address)

@@ -14,9 +14,13 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
+
+// notifyTopic is the topic on which client p is notified about key k.
+const notifyTopic = testsupport.ReservedPrefix + "/70/command/notify/6B"
 
 // scripted is a broker for one client that does with each CONNECT what a test wants. It serves one
 // connection after the other, so that its record is in order.
@@ -63,7 +67,7 @@ func newScripted(t *testing.T, decide func(connect *packets.Connect) (code byte)
 
 func (b *scripted) serve(conn net.Conn) {
 	for reader := bufio.NewReader(conn); ; {
-		raw, err := testsupport.ReadPacket(reader)
+		raw, err := rawmqtt.Read(reader)
 		if err != nil {
 			return
 		}
@@ -193,10 +197,10 @@ func TestTheClientIgnoresUnexpectedMessages(t *testing.T) {
 	b.say(reply, "$5\r\nwrong\r\n", nil)                                                // none
 	b.say(reply, "$3\r\nold\r\n", first.Properties.CorrelationData)                     // a reply that comes twice
 	b.say(testsupport.ReservedPrefix+"/70/command/notify/zz", "*", nil)                 // a key that is not hex
-	b.say(testsupport.NotifyTopic, malformed(), nil)                                    // a payload without an event
-	b.say(testsupport.NotifyTopic, malformed("SET", "VALUE"), nil)                      // and without a value
-	b.say(testsupport.NotifyTopic, malformed("EXPIRE"), nil)                            // an unknown event
-	b.say(testsupport.NotifyTopic, malformed("DEL", "k"), nil)                          // and one with too much
+	b.say(notifyTopic, malformed(), nil)                                                // a payload without an event
+	b.say(notifyTopic, malformed("SET", "VALUE"), nil)                                  // and without a value
+	b.say(notifyTopic, malformed("EXPIRE"), nil)                                        // an unknown event
+	b.say(notifyTopic, malformed("DEL", "k"), nil)                                      // and one with too much
 	b.say(testsupport.ReservedPrefix+"/70/command/notify/6C", malformed("DELETE"), nil) // a key that is not watched
 	b.say(testsupport.ReservedPrefix+"/71/command/notify/6B", malformed("DELETE"), nil) // for another client
 	b.say("clients/q/services/statestore/_any_/command/invoke/response", "$5\r\nwrong\r\n", own)
@@ -207,7 +211,7 @@ func TestTheClientIgnoresUnexpectedMessages(t *testing.T) {
 		t.Errorf("%q, %v", got.entry.Value, got.err)
 	}
 	// When the client has seen a later message, it has seen all those.
-	b.say(testsupport.NotifyTopic, malformed("SET", "VALUE", "new"), nil)
+	b.say(notifyTopic, malformed("SET", "VALUE", "new"), nil)
 	if change := await.Receive(watch.Changes()); string(change.Value) != "new" || change.Missed {
 		t.Errorf("the watch shows %q, missed %v", change.Value, change.Missed)
 	}

@@ -68,7 +68,7 @@ func TestAStoreShowsWhatHappensToALease(t *testing.T) {
 		journal statestore.Journal
 	}{
 		{"in memory", ofServer, nil},
-		{"attached with a journal", attached, new(testsupport.Journal).Open()},
+		{"attached with a journal", attached, new(transporttest.Journal).Open()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			address, state := test.start(t, test.journal)
@@ -257,7 +257,7 @@ func TestTheClientsThatWouldTakeOverAreShown(t *testing.T) {
 
 // A lease of the data is shown at once, with what happened before: the page has to explain a restart.
 func TestAfterARestartLeasesAndTheirHistoryAreShownAtOnce(t *testing.T) {
-	journal := new(testsupport.Journal)
+	journal := new(transporttest.Journal)
 	run := func(do func(s *server.Server, client *transport.Client)) {
 		address, s, stop := testsupport.StartStoppable(t, server.Options{Journal: journal.Open()})
 		client := testsupport.Dial(t, address, transport.Options{ClientID: "a"})

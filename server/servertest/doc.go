@@ -29,7 +29,7 @@
 //	journal.Erase()
 //	s.Restart() // the disk was lost: leases end
 //
-// The journal can be slow (SetLatency) or fail (Fail). After Fail, Serve ends with an error, which
+// The journal can be slow (SetLatency), hang (Hold) or fail (Fail). After Fail, Serve ends with an error, which
 // fails the test unless Crash follows.
 //
 // # Virtual time

@@ -17,11 +17,12 @@ import (
 	"github.com/tenurelock/tenure/server/standby"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 // shared is data that several replicas share, and the election of the active one.
 type shared struct {
-	data testsupport.Journal
+	data transporttest.Journal
 
 	mu      sync.Mutex
 	present *term

@@ -4,7 +4,7 @@
 //
 //	func TestConformance(t *testing.T) {
 //		statestoretest.Run(t, func(t *testing.T, options statestore.Options, check func(*testing.T, statestoretest.Store)) {
-//			check(t, statestoretest.NewMachine(t, options))
+//			check(t, newStore(t, options)) // a Store of yours
 //		})
 //	}
 //

@@ -50,26 +50,6 @@ type Request struct {
 	Denied bool
 }
 
-// Texts returns timestamp and token for the clients of this library, for which an empty text
-// means none. It returns ErrUnsupported for a request that they cannot send: one with an empty
-// timestamp or token, with correlation data of its own, or in the published dialect.
-func (r Request) Texts() (timestamp, fencingToken string, err error) {
-	if r.Correlation != "" || r.Published {
-		err = ErrUnsupported
-	}
-	text := func(property *string) string {
-		if property == nil {
-			return ""
-		}
-		if *property == "" {
-			err = ErrUnsupported
-		}
-		return *property
-	}
-	timestamp, fencingToken = text(r.Timestamp), text(r.FencingToken)
-	return timestamp, fencingToken, err
-}
-
 // Reply is the store's reply to a request.
 type Reply struct {
 	Payload []byte

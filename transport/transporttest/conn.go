@@ -132,17 +132,13 @@ func (c *Conn) SetFault(decide func(Request) Fault) { c.locked(func() { c.fault 
 // SetNotificationFault makes decide choose the fault of each notification from now on; nil
 // ends these faults. decide is called for one notification at a time, in the store's order.
 func (c *Conn) SetNotificationFault(decide func(Notification) NotificationFault) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.hint = decide
+	c.locked(func() { c.hint = decide })
 }
 
 // Forge delivers a notification that the store never sent. Nothing arrives while the
 // connection is cut.
 func (c *Conn) Forge(notification Notification) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.enqueueLocked(notice{ready: true, message: notification, line: c.line})
+	c.locked(func() { c.enqueueLocked(notice{ready: true, message: notification, line: c.line}) })
 }
 
 // Silence drops all notifications while on is true, as an unreliable broker may.
@@ -541,9 +537,5 @@ func (c *Conn) release(next *notice, decide func(Notification) NotificationFault
 
 // requeue adds a notification to the queue after d.
 func (c *Conn) requeue(arriving notice, d time.Duration) {
-	c.after(d, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.enqueueLocked(arriving)
-	})
+	c.after(d, func() { c.locked(func() { c.enqueueLocked(arriving) }) })
 }

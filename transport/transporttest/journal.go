@@ -22,6 +22,8 @@ type Journal struct {
 	records map[string][]byte
 	current *mount // nil at first
 	latency time.Duration
+
+	begun, underway int // commits
 }
 
 var (
@@ -49,15 +51,26 @@ func (j *Journal) Fail(keep int) {
 	}
 }
 
-// CutOff makes the commits of the present store hang, as if its disk or etcd did not answer, until
-// Store.Crash, or until another store opens the journal. Meanwhile the store answers what rests on
-// no commit. A store that is started later is not cut off.
-func (j *Journal) CutOff() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.current != nil {
-		j.current.cutOff = true
-	}
+// Hold makes each commit of the present store that begins from now on wait, as if its disk or etcd did not
+// answer, until release is called, the store crashes, or another store opens the journal. Meanwhile
+// the store answers what rests on no commit. A store that is started later is not held. A store must have
+// opened the journal.
+func (j *Journal) Hold() (release func()) {
+	held := make(chan struct{})
+	j.locked(func() { j.current.held = held })
+	return sync.OnceFunc(func() { close(held) })
+}
+
+// Commits returns how many commits have begun.
+func (j *Journal) Commits() (begun int) {
+	j.locked(func() { begun = j.begun })
+	return begun
+}
+
+// Committing reports whether a commit is under way.
+func (j *Journal) Committing() (yes bool) {
+	j.locked(func() { yes = j.underway > 0 })
+	return yes
 }
 
 // Records returns what is durable now, in the order of the identifiers. statestore.Record.Decode
@@ -98,8 +111,8 @@ type mount struct {
 
 	// Guarded by journal.mu.
 	failure error
-	cutOff  bool
-	keep    int // how many groups of the last commit become durable; not after the first failure
+	held    chan struct{} // closed when commits may go on; nil: they may
+	keep    int           // how many groups of the last commit become durable; not after the first failure
 }
 
 // failLocked makes all commits fail from now on, the first of them after keep groups.
@@ -126,28 +139,44 @@ func (m *mount) Load(ctx context.Context, each func(statestore.Record) error) (f
 	return former, context.Cause(ctx)
 }
 
-// Commit implements statestore.Journal.
-func (m *mount) Commit(ctx context.Context, batch []statestore.Group) error {
-	j := m.journal
-	j.mu.Lock()
-	latency, cutOff := j.latency, m.cutOff
-	j.mu.Unlock()
-	var done <-chan time.Time // never, while it is cut off
-	if !cutOff && latency > 0 {
+// wait waits for what delays a commit, or until the store has failed. The error is the end of ctx.
+func (m *mount) wait(ctx context.Context, latency time.Duration, held <-chan struct{}) error {
+	var due <-chan time.Time // nil: at once
+	if latency > 0 {
 		timer := time.NewTimer(latency)
 		defer timer.Stop()
-		done = timer.C
+		due = timer.C
 	}
-	if cutOff || latency > 0 {
+	for due != nil || held != nil {
 		select {
-		case <-done:
+		case <-due:
+			due = nil
+		case <-held:
+			held = nil
 		case <-m.failed:
+			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+	return nil
+}
+
+// Commit implements statestore.Journal.
+func (m *mount) Commit(ctx context.Context, batch []statestore.Group) error {
+	j := m.journal
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.begun++
+	j.underway++
+	defer func() { j.underway-- }()
+	latency, held := j.latency, m.held
+	j.mu.Unlock()
+	err := m.wait(ctx, latency, held)
+	j.mu.Lock()
+	if err != nil {
+		return err
+	}
 	if m.failure != nil {
 		batch = batch[:min(m.keep, len(batch))]
 		m.keep = 0

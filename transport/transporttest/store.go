@@ -211,9 +211,7 @@ func (s *Store) kill(keep int) {
 func (s *Store) fail(failed *engine.Engine) {
 	s.mu.Lock()
 	present := s.engine == failed && !s.down
-	if present {
-		s.down = true
-	}
+	s.down = s.down || present
 	s.mu.Unlock()
 	if present {
 		s.cutAll(true)
@@ -345,9 +343,7 @@ func (s *Store) Speak(dialect statestore.Dialect) { s.locked(func() { s.dialect 
 // Authorize makes allow decide which requests are authorized from now on; nil allows all.
 // Several goroutines call it at the same time.
 func (s *Store) Authorize(allow func(client string, verb statestore.Verb, key string) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.allow = allow
+	s.locked(func() { s.allow = allow })
 }
 
 // apply applies a request. received is its decoded form. It calls done with the reply: before it

@@ -168,7 +168,6 @@ func (g *generator) login() []byte {
 	}
 	connect := rawmqtt.Login{
 		ID: g.id, KeepAlive: pick[uint16](g, 0, 1, 60, 65535), Resume: g.oneIn(2), Properties: g.properties(loginProperties),
-		Old: g.wildly(15),
 	}
 	if g.oneIn(3) {
 		connect.User = "user"

@@ -47,13 +47,6 @@ func (b Body) Text(text string) Body { return append(b.Uint16(uint16(len(text)))
 // Properties appends a list of properties after its length.
 func (b Body) Properties(list Body) Body { return append(b.Variable(len(list)), list...) }
 
-func (b Body) propertiesUnless(old bool, list Body) Body {
-	if old {
-		return b
-	}
-	return b.Properties(list)
-}
-
 // User appends a user property.
 func (b Body) User(name, value string) Body { return b.Byte(packets.PropUser).Text(name).Text(value) }
 
@@ -79,16 +72,11 @@ type Login struct {
 	Properties Body
 	// Will is nil for none.
 	Will *Message
-	// Old leaves out all properties, as MQTT 3.1.1 does.
-	Old bool
 }
 
 // Packet returns the CONNECT packet.
 func (l Login) Packet() []byte {
-	version, flags := byte(5), byte(0)
-	if l.Old {
-		version = 4
-	}
+	flags := byte(0)
 	if !l.Resume {
 		flags |= 0x02
 	}
@@ -106,9 +94,9 @@ func (l Login) Packet() []byte {
 		properties = properties.Byte(packets.PropSessionExpiryInterval).Uint32(l.Expiry)
 	}
 	properties = append(properties, l.Properties...)
-	body := Body(nil).Text("MQTT").Byte(version).Byte(flags).Uint16(l.KeepAlive).propertiesUnless(l.Old, properties).Text(l.ID)
+	body := Body(nil).Text("MQTT").Byte(5).Byte(flags).Uint16(l.KeepAlive).Properties(properties).Text(l.ID)
 	if w := l.Will; w != nil {
-		body = body.propertiesUnless(l.Old, w.Properties).Text(w.Topic).Text(string(w.Payload))
+		body = body.Properties(w.Properties).Text(w.Topic).Text(string(w.Payload))
 	}
 	if l.User != "" {
 		body = body.Text(l.User)
@@ -136,7 +124,6 @@ type Message struct {
 	Retain     bool
 	Properties Body
 	Payload    []byte
-	Old        bool // leave out the properties, as MQTT 3.1.1 does
 }
 
 // Packet returns the PUBLISH packet.
@@ -145,7 +132,7 @@ func (m Message) Packet() []byte {
 	if m.QoS > 0 {
 		body = body.Uint16(m.ID)
 	}
-	body = append(body.propertiesUnless(m.Old, m.Properties), m.Payload...)
+	body = append(body.Properties(m.Properties), m.Payload...)
 	return Packet(packets.PUBLISH, m.QoS<<1|retainFlag(m.Retain), body)
 }
 
@@ -156,21 +143,20 @@ func retainFlag(retain bool) byte {
 	return 0
 }
 
-// Read reads one packet, whose body may have limit bytes at most, and returns its first
-// byte and its body.
-func Read(from *bufio.Reader, limit uint64) (first byte, body []byte, err error) {
-	first, err = from.ReadByte()
+// Read reads one packet, as it was sent [MQTT-2.1].
+func Read(from *bufio.Reader) ([]byte, error) {
+	first, err := from.ReadByte()
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	length, err := binary.ReadUvarint(from)
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
-	if length > limit {
-		return first, nil, fmt.Errorf("a packet of %d bytes, and %d at most are read", length, limit)
+	if length >= 256<<20 {
+		return nil, fmt.Errorf("a packet of %d bytes", length)
 	}
-	body = make([]byte, length)
+	body := make(Body, length)
 	_, err = io.ReadFull(from, body)
-	return first, body, err
+	return Packet(first>>4, first, body), err
 }

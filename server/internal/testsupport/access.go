@@ -1,7 +1,6 @@
 package testsupport
 
 import (
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -37,15 +36,4 @@ type Credentials struct {
 func (c Credentials) Authenticate(got access.Credentials) error {
 	c.Came <- got
 	return c.Refuse
-}
-
-// Turnstile is an Authenticator that sends to Reached for each client, and admits the client when it
-// receives from Open.
-type Turnstile struct{ Reached, Open chan struct{} }
-
-// Authenticate implements access.Authenticator.
-func (s Turnstile) Authenticate(access.Credentials) error {
-	s.Reached <- struct{}{}
-	await.Receive(s.Open)
-	return nil
 }

@@ -2,17 +2,22 @@ package testsupport
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Dial returns a connected client of package transport and closes it when the test ends.
+// Dial returns a connected client of package transport and closes it when the test ends. The address
+// is a host and port, or what transport.Dial takes.
 func Dial(t *testing.T, address string, options transport.Options) *transport.Client {
 	t.Helper()
+	if !strings.Contains(address, "://") {
+		address = "mqtt://" + address
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
-	client, err := transport.Dial(ctx, "mqtt://"+address, options)
+	client, err := transport.Dial(ctx, address, options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,6 @@ func (h ConnectPacket) Packet() []byte {
 func (h ConnectPacket) Start(t testing.TB, conn net.Conn) *RawClient {
 	t.Helper()
 	c := NewRaw(t, conn, h.ID)
-	c.old = h.Old
 	c.Write(h.Packet())
 	return c
 }
@@ -66,7 +65,6 @@ func OrdinaryWill(topic string, delay uint32, properties ...byte) *rawmqtt.Messa
 // WillConnect is a CONNECT with a Will, encoded here: paho v0.23.0 leaves out the response topic
 // and the correlation data of a Will.
 type WillConnect struct {
-	Old       bool   // MQTT 3.1.1
 	KeepAlive uint16 // default 600
 	Session   uint32 // Session Expiry Interval, in seconds; 0 begins a new session
 	User      string // none if empty
@@ -75,9 +73,9 @@ type WillConnect struct {
 	Retain  bool
 	Payload []byte
 
-	Response, Correlation string // absent if empty
-	Delay, Expiry         uint32 // absent if 0
-	Ts, Ft                string // absent if empty
+	Response, Correlation string       // absent if empty
+	Properties            rawmqtt.Body // the others
+	Ts, Ft                string       // absent if empty
 }
 
 // RequestWill returns the CONNECT of a client with a complete request as its Will.
@@ -96,19 +94,12 @@ func (w WillConnect) Request(words ...string) []byte {
 
 // Packet encodes the CONNECT of a client.
 func (w WillConnect) Packet(id string) string {
-	properties := rawmqtt.Body(nil).User("__protVer", "1.0")
+	properties := w.Properties.User("__protVer", "1.0")
 	for property, text := range map[byte]string{
 		packets.PropResponseTopic: w.Response, packets.PropCorrelationData: w.Correlation,
 	} {
 		if text != "" {
 			properties = properties.Byte(property).Text(text)
-		}
-	}
-	for property, seconds := range map[byte]uint32{
-		packets.PropWillDelayInterval: w.Delay, packets.PropMessageExpiry: w.Expiry,
-	} {
-		if seconds != 0 {
-			properties = properties.Byte(property).Uint32(seconds)
 		}
 	}
 	for name, value := range map[string]string{"__ts": w.Ts, "__ft": w.Ft} {
@@ -117,7 +108,7 @@ func (w WillConnect) Packet(id string) string {
 		}
 	}
 	return string(ConnectPacket{
-		ID: id, User: w.User, Old: w.Old, Resume: w.Session > 0, Expiry: w.Session, KeepAlive: w.KeepAlive,
+		ID: id, User: w.User, Resume: w.Session > 0, Expiry: w.Session, KeepAlive: w.KeepAlive,
 		Will: &rawmqtt.Message{Topic: InvokeTopic, QoS: w.QoS, Retain: w.Retain, Properties: properties, Payload: w.Payload},
 	}.Packet())
 }

@@ -28,9 +28,6 @@ const (
 	ReasonNotAuthorized = packets.DisconnectNotAuthorized
 )
 
-// NotifyTopic is the topic on which client p is notified about key k.
-const NotifyTopic = ReservedPrefix + "/70/command/notify/6B"
-
 // RecommendedResponseTopics returns the default response topics of the deployed SDKs.
 // level is the client id, or what stands in its place.
 func RecommendedResponseTopics(level string) []string {

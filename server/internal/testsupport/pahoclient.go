@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
@@ -152,20 +151,6 @@ func (p *PahoClient) Publish(message *paho.Publish) (*paho.PublishResponse, erro
 	return p.Paho.Publish(ctx, message)
 }
 
-// Send publishes to an ordinary topic.
-func (p *PahoClient) Send(topic, payload string) {
-	p.T.Helper()
-	p.SendMessage(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte(payload)})
-}
-
-// MustReceive fails unless the next message has this payload.
-func (p *PahoClient) MustReceive(payload string) {
-	p.T.Helper()
-	if got := p.Next(); string(got.Payload) != payload {
-		p.T.Fatalf("%s: received %q on %s, want %q", p.ID, got.Payload, got.Topic, payload)
-	}
-}
-
 // SendMessage publishes a message that must be accepted.
 func (p *PahoClient) SendMessage(message *paho.Publish) {
 	p.T.Helper()
@@ -184,10 +169,7 @@ func (p *PahoClient) NextNotification() *paho.Publish { return await.Receive(p.N
 // message.
 func (p *PahoClient) Do(words ...string) string {
 	p.T.Helper()
-	request := p.Request(words...)
-	if _, err := p.Publish(request); err != nil {
-		p.T.Fatalf("%s: %q: %v", p.ID, words, err)
-	}
+	request := p.SendRequest(words...)
 	reply := p.Next()
 	if reply.Topic != p.ReplyTo || string(reply.Properties.CorrelationData) != string(request.Properties.CorrelationData) {
 		p.T.Fatalf("%s: %q: got %v, want the reply", p.ID, words, reply)
@@ -249,39 +231,6 @@ func (p *PahoClient) MustBeDisconnected(code byte) (reason string) {
 	return reason
 }
 
-// MayPublish reports whether the broker accepts a message on a topic.
-func (p *PahoClient) MayPublish(topic string) bool {
-	p.T.Helper()
-	return p.may(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("x")})
-}
-
-func (p *PahoClient) may(message *paho.Publish) bool {
-	p.T.Helper()
-	ack, err := p.Publish(message)
-	if err != nil && (ack == nil || ack.ReasonCode != packets.PubackNotAuthorized) {
-		p.T.Fatalf("%s: publish %v: %+v, %v", p.ID, message, ack, err)
-	}
-	return err == nil
-}
-
-// MaySubscribe reports whether the broker grants a subscription.
-func (p *PahoClient) MaySubscribe(filter string) bool {
-	p.T.Helper()
-	code, err := p.TrySubscribe(filter)
-	if err != nil && code != packets.SubackNotauthorized {
-		p.T.Fatalf("%s: subscribe to %q: %#x, %v", p.ID, filter, code, err)
-	}
-	return err == nil
-}
-
-// MayBeAnswered reports whether the broker accepts a request with this response topic.
-func (p *PahoClient) MayBeAnswered(topic string) bool {
-	p.T.Helper()
-	request := p.Request("GET", "k")
-	request.Properties.ResponseTopic = topic
-	return p.may(request)
-}
-
 // As makes a client connect with a user name and a password.
 func As(user string) func(*paho.Connect) {
 	return func(c *paho.Connect) {
@@ -300,34 +249,11 @@ func KeepSession(clean bool) func(*paho.Connect) {
 	}
 }
 
-// Answer receives a request of another application and publishes the reply.
-func (p *PahoClient) Answer(payload string) {
-	p.T.Helper()
-	request := p.Next()
-	p.SendMessage(&paho.Publish{
-		QoS:     1,
-		Topic:   request.Properties.ResponseTopic,
-		Payload: []byte(payload),
-		Properties: &paho.PublishProperties{
-			CorrelationData: request.Properties.CorrelationData,
-			ContentType:     "application/json",
-			User:            paho.UserProperties{{Key: "__stat", Value: "200"}},
-		},
-	})
-}
-
 // MustBeNotified fails unless the next notification reports this event.
 func (p *PahoClient) MustBeNotified(event ...string) {
 	p.T.Helper()
 	if got, want := string(p.NextNotification().Payload), string(Command(append([]string{"NOTIFY"}, event...)...)); got != want {
 		p.T.Errorf("%s: notified of %q, want %q", p.ID, got, want)
-	}
-}
-
-// WithWill makes a client connect with an ordinary Will.
-func WithWill(topic, payload string) func(*paho.Connect) {
-	return func(c *paho.Connect) {
-		c.WillMessage = &paho.WillMessage{Topic: topic, Payload: []byte(payload), QoS: 1}
 	}
 }
 

@@ -30,7 +30,6 @@ type RawClient struct {
 	Stamp   string // the __ts of its requests
 
 	Present bool // the CONNACK said: session present
-	old     bool // MQTT 3.1.1
 }
 
 // ConnectRaw returns a client that is subscribed to its response topic. keepAlive is in
@@ -234,16 +233,7 @@ func (c *RawClient) ReasonCode() byte {
 }
 
 // TryRead returns the next packet, or why there is none.
-func (c *RawClient) TryRead() ([]byte, error) { return ReadPacket(c.Input) }
-
-// ReadPacket returns the next packet as it was sent [MQTT-2.1].
-func ReadPacket(from *bufio.Reader) ([]byte, error) {
-	first, body, err := rawmqtt.Read(from, 256<<20)
-	if err != nil {
-		return nil, err
-	}
-	return rawmqtt.Packet(first>>4, first, body), nil
-}
+func (c *RawClient) TryRead() ([]byte, error) { return rawmqtt.Read(c.Input) }
 
 // Read returns the next packet.
 func (c *RawClient) Read() []byte {
@@ -282,25 +272,6 @@ func ParsePuback(packet []byte) (mqtt.Puback, bool) {
 	var ack mqtt.Puback
 	ok := mqtt.Type(packet) == packets.PUBACK && ack.Decode(packet, mqtt.Version5, new(mqtt.Limits)) == nil
 	return ack, ok
-}
-
-// MustDisconnect fails unless the next packet is a DISCONNECT with this reason, and the last.
-func (c *RawClient) MustDisconnect(code byte, reason string) {
-	c.T.Helper()
-	rest, err := io.ReadAll(c.Input)
-	want := string(mqtt.Encode(&packets.Disconnect{ReasonCode: code, Properties: &packets.Properties{ReasonString: reason}}))
-	if err != nil || string(rest) != want {
-		c.T.Errorf("%s: %q, %v\nwant %q", c.ID, rest, err, want)
-	}
-}
-
-// Unsubscribe ends a subscription.
-func (c *RawClient) Unsubscribe(topic string) {
-	c.T.Helper()
-	c.Write(Packet(0xa2, []byte{0, 9, 0}, Text(topic)))
-	if ack := c.Read(); ack[0] != 0xb0 || ack[len(ack)-1] > 0 {
-		c.T.Fatalf("%s: got %x, want an UNSUBACK for %q", c.ID, ack, topic)
-	}
 }
 
 // Packet returns a packet with this first byte and this body.
@@ -357,30 +328,6 @@ func PacketOf(t testing.TB, message mqtt.Message) []byte {
 	return packet
 }
 
-// ReadAll returns what arrives, sorted: as many packets as wanted and what else comes before
-// the reply to a PINGREQ or, where the connection ends, until its end.
-func (c *RawClient) ReadAll(wants int, ends bool) (packets [][]byte) {
-	c.T.Helper()
-	for range wants {
-		packets = append(packets, c.Read())
-	}
-	if !ends {
-		c.Write([]byte{0xc0, 0})
-	}
-	for {
-		packet, err := c.TryRead()
-		if errors.Is(err, os.ErrDeadlineExceeded) || (err != nil) != ends && err != nil {
-			c.T.Fatal(err)
-		}
-		if err != nil || packet[0] == 0xd0 {
-			break
-		}
-		packets = append(packets, packet)
-	}
-	slices.SortFunc(packets, bytes.Compare)
-	return packets
-}
-
 // ShrinkReadBuffer makes the socket buffer of the client small, so that it holds few unread
 // bytes.
 func (c *RawClient) ShrinkReadBuffer() *RawClient {
@@ -394,14 +341,11 @@ const NoLocal = 0x04
 // Filter subscribes to filters and returns the reason codes. Identifier 0 stands for none.
 func (c *RawClient) Filter(options byte, identifier int, filters ...string) (codes []byte) {
 	c.T.Helper()
-	body := rawmqtt.Body(nil).Uint16(9)
-	if !c.old {
-		var properties rawmqtt.Body
-		if identifier > 0 {
-			properties = properties.Byte(packets.PropSubscriptionIdentifier).Variable(identifier)
-		}
-		body = body.Properties(properties)
+	var properties rawmqtt.Body
+	if identifier > 0 {
+		properties = properties.Byte(packets.PropSubscriptionIdentifier).Variable(identifier)
 	}
+	body := rawmqtt.Body(nil).Uint16(9).Properties(properties)
 	for _, filter := range filters {
 		body = body.Text(filter).Byte(options)
 	}
@@ -427,7 +371,6 @@ func (c *RawClient) Send(m rawmqtt.Message) {
 	if m.QoS > 0 && m.ID == 0 {
 		m.ID = c.nextID()
 	}
-	m.Old = c.old
 	c.Write(m.Packet())
 }
 
@@ -475,12 +418,8 @@ func (c *RawClient) Next() Message {
 	if packet[0]>>4 != packets.PUBLISH {
 		c.T.Fatalf("%s: got %x, want a message", c.ID, packet)
 	}
-	version := byte(mqtt.Version5)
-	if c.old {
-		version--
-	}
 	var p mqtt.Publish
-	if refusal := p.Decode(packet, version, new(mqtt.Limits)); refusal != nil {
+	if refusal := p.Decode(packet, mqtt.Version5, new(mqtt.Limits)); refusal != nil {
 		c.T.Fatalf("%s: %x: %v", c.ID, packet, refusal)
 	}
 	m := Message{

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -47,34 +46,4 @@ func MustBeClosed(t testing.TB, conn net.Conn) {
 	if n, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the connection is still open: %d bytes, %v", n, err)
 	}
-}
-
-// MustBeOpen fails unless the connection stays open for 20 ms without data.
-func MustBeOpen(t testing.TB, conn net.Conn) {
-	t.Helper()
-	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the connection is not open any more: %v", err)
-	}
-	_ = conn.SetReadDeadline(time.Now().Add(Patience))
-}
-
-// FailingListener is a listener that fails with what Failure returns, unless that is nil.
-type FailingListener struct {
-	net.Listener
-	Calls   atomic.Int64 // of Accept, so far
-	Failure func(call int64) error
-}
-
-// Accept implements net.Listener.
-func (l *FailingListener) Accept() (net.Conn, error) {
-	if err := l.Failure(l.Calls.Add(1)); err != nil {
-		return nil, err
-	}
-	return l.Listener.Accept()
-}
-
-// AcceptError returns the error of a TCP listener for a system call that failed with err.
-func AcceptError(err error) error {
-	return &net.OpError{Op: "accept", Net: "tcp", Err: err}
 }

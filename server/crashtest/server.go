@@ -5,49 +5,10 @@ import (
 	"net"
 	"sync"
 
-	"github.com/tenurelock/tenure/internal/failpoint"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
-
-// Process is a Store in a child process, which is killed with SIGKILL. Its children run the
-// present program again: see Main.
-type Process struct {
-	// Task is for each child; its Life is set by Run.
-	Task Task
-
-	Target
-	child *Child // nil at first
-}
-
-// Start implements Store.
-func (p *Process) Start(ctx context.Context, life Life) (err error) {
-	task := p.Task
-	task.Life = life
-	if p.child, err = Launch(task, nil); err != nil {
-		return err
-	}
-	address, err := p.child.Address(ctx)
-	if err == nil {
-		p.SetAddress(address)
-	}
-	return err
-}
-
-// Died implements Store.
-func (p *Process) Died() <-chan struct{} { return p.child.Died() }
-
-// Kill implements Store. It returns the error of a child that ended by itself, and not at its point.
-func (p *Process) Kill() error {
-	if p.child == nil {
-		return nil
-	}
-	return p.child.Kill()
-}
-
-// Points implements Store.
-func (p *Process) Points() []failpoint.Point { return failpoint.Points() }
 
 // A Server is a server in a child, which tells its parent when it serves.
 type Server struct {
@@ -58,9 +19,6 @@ type Server struct {
 // Open opens a server on a journal, in a child. It listens on socket, or on a port of loopback if
 // that is nil. The caller calls Serve.
 func Open(ctx context.Context, task Task, journal statestore.Journal, socket net.Listener) (*Server, error) {
-	if task.Fault != None {
-		journal = &broken{Journal: journal, fault: task.Fault}
-	}
 	s, err := server.Open(ctx, server.Options{
 		Addr:          "127.0.0.1:0",
 		Listener:      socket,

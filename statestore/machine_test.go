@@ -1,4 +1,4 @@
-package statestoretest
+package statestore_test
 
 import (
 	"fmt"
@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/statestore/statestoretest"
 )
 
 // noon is the time of day at which a machine begins: the time in the example of
 // docs/protocol.md §3.
 const noon = 1696374425000
 
-// machine is a [Store] that calls the state machine directly. Its clocks move only in Pass.
+// machine is a [statestoretest.Store] that calls the state machine directly. Its clocks move only in Pass.
 type machine struct {
 	store   *statestore.Store
 	now     statestore.Instant
@@ -21,9 +22,7 @@ type machine struct {
 	sent    int
 }
 
-// NewMachine returns a Store that calls the state machine directly, on a clock that moves only
-// in Pass. It fails the test for invalid options.
-func NewMachine(t testing.TB, options statestore.Options) Store {
+func newMachine(t testing.TB, options statestore.Options) *machine {
 	t.Helper()
 	store, err := statestore.New(options)
 	if err != nil {
@@ -36,10 +35,10 @@ func NewMachine(t testing.TB, options statestore.Options) Store {
 	}
 }
 
-// WallMillis implements Store.
+// WallMillis implements statestoretest.Store.
 func (m *machine) WallMillis() int64 { return m.now.WallMillis }
 
-// Pass implements Store. Keys expire one after the other, each at its deadline.
+// Pass implements statestoretest.Store. Keys expire one after the other, each at its deadline.
 func (m *machine) Pass(d time.Duration) {
 	end := m.now.Elapsed + d
 	for {
@@ -62,7 +61,7 @@ func (m *machine) advance(d time.Duration) {
 func (m *machine) deliver(notifications []statestore.Notification) {
 	for _, n := range notifications {
 		client := m.clients[n.Client]
-		client.received = append(client.received, Notification{
+		client.received = append(client.received, statestoretest.Notification{
 			Key:     n.Key,
 			Payload: n.Append(nil),
 			Version: n.Version.String(),
@@ -70,8 +69,8 @@ func (m *machine) deliver(notifications []statestore.Notification) {
 	}
 }
 
-// Connect implements Store.
-func (m *machine) Connect(_ testing.TB, clientID string) Client {
+// Connect implements statestoretest.Store.
+func (m *machine) Connect(_ testing.TB, clientID string) statestoretest.Client {
 	client := &machineClient{machine: m, id: clientID}
 	m.clients[clientID] = client
 	return client
@@ -80,10 +79,10 @@ func (m *machine) Connect(_ testing.TB, clientID string) Client {
 type machineClient struct {
 	machine  *machine
 	id       string
-	received []Notification
+	received []statestoretest.Notification
 }
 
-func (c *machineClient) Do(request Request) (Reply, error) {
+func (c *machineClient) Do(request statestoretest.Request) (statestoretest.Reply, error) {
 	m := c.machine
 	m.sent++
 	correlation := []byte(request.Correlation)
@@ -110,14 +109,14 @@ func (c *machineClient) Do(request Request) (Reply, error) {
 	}
 	reply, effects := m.store.Apply(m.now, command)
 	m.deliver(effects.Notifications)
-	answer := Reply{Payload: reply.Append(nil)}
+	answer := statestoretest.Reply{Payload: reply.Append(nil)}
 	if !reply.Version.IsZero() {
 		answer.Version = reply.Version.String()
 	}
 	return answer, nil
 }
 
-func (c *machineClient) Notifications(int) []Notification {
+func (c *machineClient) Notifications(int) []statestoretest.Notification {
 	received := c.received
 	c.received = nil
 	return received

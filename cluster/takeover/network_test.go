@@ -1,8 +1,6 @@
 //go:build unix
 
-// Package machines has what tests need that let the machines of a pair fail: a network that can be cut,
-// and a check that two stores never answer at once.
-package machines
+package takeover_test
 
 import (
 	"errors"
@@ -14,9 +12,9 @@ import (
 	"strings"
 )
 
-// Network connects machines: network namespaces on a bridge, or processes on loopback. The zero
+// network connects machines: network namespaces on a bridge, or processes on loopback. The zero
 // value is loopback.
-type Network struct {
+type network struct {
 	isolated bool
 	made     []string
 }
@@ -24,10 +22,10 @@ type Network struct {
 // bridge is the name of the bridge, and the beginning of all names; subnet begins all addresses.
 const bridge, subnet = "takeover", "10.99.88"
 
-// NewNetwork makes a bridge, and a namespace for each machine. The error says why that does not work. Call
+// newNetwork makes a bridge, and a namespace for each machine. The error says why that does not work. Call
 // Remove in any case.
-func NewNetwork(machines ...string) (*Network, error) {
-	n := &Network{isolated: true}
+func newNetwork(machines ...string) (*network, error) {
+	n := &network{isolated: true}
 	for _, program := range []string{"ip", "tc"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return n, fmt.Errorf("network namespaces need iproute2 of Linux: %w", err)
@@ -60,7 +58,7 @@ func NewNetwork(machines ...string) (*Network, error) {
 }
 
 // connect makes the namespace of a machine.
-func (n *Network) connect(machine, host string) error {
+func (n *network) connect(machine, host string) error {
 	name := space(machine)
 	if err := run("ip netns add " + name); err != nil {
 		return err
@@ -75,19 +73,19 @@ func (n *Network) connect(machine, host string) error {
 }
 
 // Remove removes what was made.
-func (n *Network) Remove() {
+func (n *network) Remove() {
 	for _, command := range slices.Backward(n.made) {
 		_ = run(command)
 	}
 }
 
 // Director returns the address of this process.
-func (n *Network) Director() string { return n.address(254) }
+func (n *network) Director() string { return n.address(254) }
 
 // Host returns the address of a machine.
-func (n *Network) Host(machine int) string { return n.address(machine + 1) }
+func (n *network) Host(machine int) string { return n.address(machine + 1) }
 
-func (n *Network) address(last int) string {
+func (n *network) address(last int) string {
 	if n.isolated {
 		return fmt.Sprintf("%s.%d", subnet, last)
 	}
@@ -95,7 +93,7 @@ func (n *Network) address(last int) string {
 }
 
 // Port returns a port of a machine: the usual one, or a free one on loopback, which all machines share.
-func (n *Network) Port(usual int) (int, error) {
+func (n *network) Port(usual int) (int, error) {
 	if n.isolated {
 		return usual, nil
 	}
@@ -108,7 +106,7 @@ func (n *Network) Port(usual int) (int, error) {
 }
 
 // Command returns the words of a command that runs a program on a machine.
-func (n *Network) Command(machine, program string) []string {
+func (n *network) Command(machine, program string) []string {
 	if n.isolated {
 		return []string{"ip", "netns", "exec", space(machine), program}
 	}
@@ -117,28 +115,28 @@ func (n *Network) Command(machine, program string) []string {
 
 // Cut drops all packets of a machine, and Mend lets them pass again. The machine sees no difference
 // to a network that is silent: its own link stays up.
-func (n *Network) Cut(machine string) error  { return n.pass(machine, 2) } // learns, and passes nothing on
-func (n *Network) Mend(machine string) error { return n.pass(machine, 3) }
+func (n *network) Cut(machine string) error  { return n.pass(machine, 2) } // learns, and passes nothing on
+func (n *network) Mend(machine string) error { return n.pass(machine, 3) }
 
-func (n *Network) pass(machine string, state int) error {
+func (n *network) pass(machine string, state int) error {
 	return run(fmt.Sprintf("ip link set dev %s type bridge_slave state %d", space(machine), state))
 }
 
 // Silence drops all packets that a machine sends, by a queue without room, and Unsilence undoes that.
-func (n *Network) Silence(machine string) error {
+func (n *network) Silence(machine string) error {
 	return run("ip netns exec " + space(machine) + " tc qdisc add dev eth0 root bfifo limit 1")
 }
 
-func (n *Network) Unsilence(machine string) error {
+func (n *network) Unsilence(machine string) error {
 	return run("ip netns exec " + space(machine) + " tc qdisc del dev eth0 root")
 }
 
 // Deafen drops all packets that are sent to a machine, and Undeafen undoes that.
-func (n *Network) Deafen(machine string) error {
+func (n *network) Deafen(machine string) error {
 	return run("tc qdisc add dev " + space(machine) + " root bfifo limit 1")
 }
 
-func (n *Network) Undeafen(machine string) error {
+func (n *network) Undeafen(machine string) error {
 	return run("tc qdisc del dev " + space(machine) + " root")
 }
 
