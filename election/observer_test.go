@@ -89,7 +89,7 @@ func TestStatusAndLogFollowTheWholeLifeOfANode(t *testing.T) {
 					time.Sleep(windingUp)
 					return nil
 				})
-			}, election.Standby, "node-b", nil, `msg="standing by" lease=press-7/active cause=""`},
+			}, election.Standby, "node-b", nil, `msg="standing by" lease=press-7/active` + "\n"},
 			{"the lease is free, and the store refuses it", func() {
 				node.refuse(transport.ErrNotAuthorized)
 				_ = other.stop()

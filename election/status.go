@@ -94,7 +94,11 @@ func (e *Elector) enter(phase Phase, cause error) (delivered <-chan error) {
 		delivered = e.notified
 	})
 	if text := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}[phase]; text != "" {
-		e.options.Logger.Info(text, "lease", e.lease.Name(), "cause", operror.Text(cause))
+		attributes := []any{"lease", e.lease.Name()}
+		if cause != nil {
+			attributes = append(attributes, "cause", operror.Text(cause))
+		}
+		e.options.Logger.Info(text, attributes...)
 	}
 	return delivered
 }

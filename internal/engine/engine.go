@@ -80,7 +80,7 @@ func (e *Engine) SetSystemClock(now func() time.Time) {
 	e.system.Store(&now)
 }
 
-// wakeExpiryLocked wakes runExpiry if a key expires before the time for which it waits.
+// wakeExpiryLocked wakes Run if a key expires before the time for which it waits.
 func (e *Engine) wakeExpiryLocked() {
 	if next, ok := e.store.NextExpiry(); ok && (!e.armed || next < e.next) {
 		signal(e.wake)

@@ -54,7 +54,7 @@ const (
 	fails          // the commit fails after A groups
 	crashes        // the process ends, with A groups of the commit durable; B: 1: answered requests come again, too
 	drops          // the connection of client A ends; B: as of crashes, 2: and its session
-	expires        // what runExpiry does when its timer fires or it is woken
+	expires        // what Run does when its timer fires or it is woken
 	ticks
 	stops // the process is told to stop
 	ousts // another process may answer from now on
@@ -269,7 +269,7 @@ func (p *process) start() {
 	p.opening = false
 	p.began, p.durable = p.now, 0
 	p.engine.Begin()
-	p.engine.wake <- struct{}{} // runExpiry begins with a timer that is due
+	p.engine.wake <- struct{}{} // Run begins with a timer that is due
 	p.heldBy, p.known = make(map[uint64]*waiting), make(map[*statestore.Change]bool)
 	former := p.now
 	if p.scope.idle {

@@ -14,7 +14,7 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// historyLength is how many batches commitUntilFailure commits at most.
+// historyLength is how many batches commitHistory commits at most.
 const historyLength = 120
 
 // historyBatch returns the i-th batch of a history: the same in each process.
