@@ -62,18 +62,20 @@ func (j *Journal) watchDatabase() {
 // How much of the room for the database is used, as the log says it.
 const (
 	roomy      = "the database has room again"
-	nearlyFull = "the database is nearly full; then the store refuses what needs more room: delete keys, or allow a larger one"
-	full       = "the database is full, so the store refuses what needs more room: delete keys, or allow a larger one"
+	nearlyFull = "the database is nearly full; then the store refuses what needs more room: delete keys, or allow a " +
+		"larger one"
+	full = "the database is full, so the store refuses what needs more room: delete keys, or allow a larger one"
 )
 
 // measure asks how large the database is. What is free in its file does not count: etcd uses that first.
 func (j *Journal) measure(before string) (now string) {
 	ctx, cancel := context.WithTimeout(j.life, databaseTimeout)
 	defer cancel()
-	status, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (*pb.StatusResponse, error) {
-		status, err := pb.NewMaintenanceClient(client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
-		return status, rpctypes.Error(err)
-	})
+	status, err := do(ctx, j.endpoints, j.options.patience(),
+		func(ctx context.Context, client *clientv3.Client) (*pb.StatusResponse, error) {
+			status, err := pb.NewMaintenanceClient(client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
+			return status, rpctypes.Error(err)
+		})
 	if err != nil {
 		return before // the proofs of the standing say what is wrong with etcd
 	}

@@ -148,7 +148,8 @@ func (r *run) drain(t *Term, cause error) {
 	t.tenure.StopRenewing() // from here on nothing that blocks keeps the lease
 	r.enter(Draining, cause)
 	defer time.AfterFunc(max(t.tenure.Remaining(), r.options.TTL/10), func() {
-		r.options.Logger.Error("the leader function did not return in time; its writes are refused and another node may lead", "lease", r.lease.Name())
+		r.options.Logger.Error("the leader function did not return in time; its writes are refused and another node may lead",
+			"lease", r.lease.Name())
 	}).Stop()
 	err := <-t.function
 	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.Cause(t.ctx)) {

@@ -93,7 +93,8 @@ func (e *Elector) enter(phase Phase, cause error) (delivered <-chan error) {
 		})
 		delivered = e.notified
 	})
-	if text := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}[phase]; text != "" {
+	texts := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}
+	if text := texts[phase]; text != "" {
 		e.options.Logger.Info(text, "lease", e.lease.Name(), "cause", operror.Text(cause))
 	}
 	return delivered

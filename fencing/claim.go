@@ -52,7 +52,8 @@ const (
 )
 
 // claimOnce sets the key to the value that it has, unless that changes meanwhile.
-func (g *Guard) claimOnce(ctx context.Context, key string, token hlc.Token, binding transport.Binding) (transport.Entry, error) {
+func (g *Guard) claimOnce(ctx context.Context, key string, token hlc.Token,
+	binding transport.Binding) (transport.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining()/claimAttempts)
 	defer cancel()
 	entry, err := g.client.GetWith(ctx, key, binding)

@@ -43,7 +43,8 @@ var errTooSlow = errors.New("the store granted the lease, but this process notic
 	"it stood still for too much of the TTL")
 
 // errUnsteady says that the store granted the lease again and again, and was gone each time.
-var errUnsteady = errors.New("the store granted the lease, and at once another store answered or the connection was lost")
+var errUnsteady = errors.New("the store granted the lease, and at once another store answered or the connection was " +
+	"lost")
 
 // errNoConnectionWithWill is why no attempt begins while the client has a connection.
 var errNoConnectionWithWill = errors.New("the broker accepts no connection with a Will yet")
@@ -98,7 +99,8 @@ func (w *waiter) newAttempt(ctx context.Context, began time.Duration) (*attempt,
 	switch {
 	case err == nil:
 	case errors.Is(err, transport.ErrNoWill), errors.As(err, &refused):
-		l.options.Logger.Warn("there will be no instant failover; after a crash the TTL decides", "lease", l.name, "error", err)
+		l.options.Logger.Warn("there will be no instant failover; after a crash the TTL decides",
+			"lease", l.name, "error", err)
 		return a, nil
 	default:
 		return nil, err
@@ -108,8 +110,8 @@ func (w *waiter) newAttempt(ctx context.Context, began time.Duration) (*attempt,
 	if silence := will.Silence(); silence > 0 && silence < l.options.TTL {
 		will.Close()
 		return nil, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, "+
-			"and then frees a lease that its holder may believe in for TTL %v: "+
-			"make TTL at most %v, or the client's KeepAlive longer than two thirds of the TTL, if MQTT has so long a one",
+			"and then frees a lease that its holder may believe in for TTL %v: make TTL at most %v, or the client's "+
+			"KeepAlive longer than two thirds of the TTL, if MQTT has so long a one",
 			silence, l.options.TTL, silence)
 	}
 	a.will, a.lost = will, will.Lost()

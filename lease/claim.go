@@ -115,7 +115,8 @@ func (o *Options) newFreeing(now, within time.Duration) freeing {
 }
 
 // errWillReleases says that no further deletion is sent: none goes over the next connection.
-var errWillReleases = fmt.Errorf("%w; its Will releases the lease, unless this client has replaced it", ErrConnectionLost)
+var errWillReleases = fmt.Errorf("%w; its Will releases the lease, unless this client has replaced it",
+	ErrConnectionLost)
 
 // next returns what to do after a deletion that ended with err: pause, and then send another unless
 // the end has come, or stop. The lease is free, as far as the value goes, if the action has no error.

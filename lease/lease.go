@@ -117,7 +117,8 @@ func bounded(binding transport.Binding, bound time.Duration) transport.Binding {
 }
 
 // set sends one request to set the key, bounded in time. probe is as in probeAfter.
-func (l *Lease) set(ctx context.Context, value string, binding *transport.Binding, probe time.Duration) (hlc.Timestamp, error) {
+func (l *Lease) set(ctx context.Context, value string, binding *transport.Binding,
+	probe time.Duration) (hlc.Timestamp, error) {
 	version, err := l.client.Set(ctx, l.name, []byte(value), transport.SetOptions{
 		Condition: transport.IfMissingOrEqual,
 		TTL:       l.options.TTL,
@@ -127,7 +128,8 @@ func (l *Lease) set(ctx context.Context, value string, binding *transport.Bindin
 }
 
 // get reads the key, bounded in time. probe is as in probeAfter.
-func (l *Lease) get(ctx context.Context, client *transport.Client, binding transport.Binding, probe time.Duration) (transport.Entry, error) {
+func (l *Lease) get(ctx context.Context, client *transport.Client, binding transport.Binding,
+	probe time.Duration) (transport.Entry, error) {
 	entry, err := client.GetWith(ctx, l.name, bounded(binding, l.options.RequestTimeout))
 	return entry, l.probeAfter(client, err, probe)
 }
@@ -151,7 +153,8 @@ func (l *Lease) abandon(value string, binding transport.Binding) {
 	if !l.client.Go(func(ctx context.Context) {
 		defer close(freed)
 		if err := l.free(ctx, value, binding, l.options.TTL); err != nil {
-			l.options.Logger.Warn("an abandoned acquisition may hold the lease until its TTL ends", "lease", l.name, "error", err)
+			l.options.Logger.Warn("an abandoned acquisition may hold the lease until its TTL ends",
+				"lease", l.name, "error", err)
 		}
 		if before != nil {
 			<-*before
@@ -195,7 +198,8 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 		timeout := max(min(l.options.RequestTimeout, f.end-time.Since(began)), 1)
 		_, err := l.client.VDel(ctx, l.name, []byte(value), transport.DelOptions{Binding: bounded(binding, timeout)})
 		var next claimAction
-		f, next = f.next(time.Since(began), l.probeAfter(l.client, err, l.options.probe()), closed.Is(binding.Connection), random.Fraction)
+		f, next = f.next(time.Since(began), l.probeAfter(l.client, err, l.options.probe()),
+			closed.Is(binding.Connection), random.Fraction)
 		if next.do == stop || !sleep.For(ctx, next.pause) || time.Since(began) >= f.end {
 			return next.err
 		}

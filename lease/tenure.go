@@ -22,9 +22,10 @@ type Tenure struct {
 	token    hlc.Token
 	acquired time.Duration // when the tenure began, on the lease's clock
 
-	wake     chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
-	looks    sync.WaitGroup // calls of look that are due or under way
-	released chan bool      // a semaphore of Release, which holds an item from the end of run on: is the tenure known to be gone from the store?
+	wake  chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
+	looks sync.WaitGroup // calls of look that are due or under way
+	// a semaphore of Release, which holds an item from the end of run on: is the tenure known to be gone from the store?
+	released chan bool
 
 	usable context.Context // TokenContext
 	expire context.CancelCauseFunc
@@ -318,6 +319,7 @@ func (t *Tenure) leftAtStore() time.Duration {
 // releaseError says when the store no longer has the lease: it gives it a whole lifetime again if it restarts with
 // its data.
 func (t *Tenure) releaseError(err error) error {
-	err = fmt.Errorf("%w; it expires within %v, or as long after a restart of the store with its data", err, t.lease.options.TTL)
+	err = fmt.Errorf("%w; it expires within %v, or as long after a restart of the store with its data",
+		err, t.lease.options.TTL)
 	return operror.New("lease: release", t.lease.name, err)
 }

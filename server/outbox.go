@@ -49,7 +49,8 @@ type outbox struct {
 const assured = 8 << 10
 
 func (s *Server) newOutbox(write func()) *outbox {
-	o := &outbox{limit: s.limits.Outgoing, all: s.outgoing, write: write, task: s.writers.NewPlace(), turn: s.processors.NewPlace()}
+	o := &outbox{limit: s.limits.Outgoing, all: s.outgoing, write: write, task: s.writers.NewPlace(),
+		turn: s.processors.NewPlace()}
 	o.room.L = &o.mu
 	return o
 }

@@ -127,7 +127,8 @@ func free(f *wire.Forward) {
 func (s *Server) encodeReply(topic string, correlation []byte, reply statestore.Reply) *wire.Forward {
 	f := forwards.Get().(*wire.Forward)
 	f.TopicBytes = append(f.TopicBytes[:0], topic...)
-	f.Properties = mqtt.AppendProperty(append(f.Properties[:0], s.replyProperties...), packets.PropCorrelationData, correlation)
+	f.Properties = mqtt.AppendProperty(append(f.Properties[:0], s.replyProperties...),
+		packets.PropCorrelationData, correlation)
 	if !reply.Version.IsZero() {
 		f.Properties = appendVersion(f.Properties, reply.Version)
 	}

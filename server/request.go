@@ -73,7 +73,8 @@ func (s *Server) request(conn *connection, r request) *mqtt.Refusal {
 	answer := conn.newReply(&r, command.Key)
 	endTurn, ok := conn.admitRequest(&r, answer)
 	if !ok {
-		return refusal(mqtt.ImplementationError, "the connection or the store has ended before the store could take the request")
+		return refusal(mqtt.ImplementationError,
+			"the connection or the store has ended before the store could take the request")
 	}
 	reply, fault := s.submit(conn, command, answer.arrive)
 	endTurn()
@@ -144,7 +145,8 @@ func (c *connection) admitRequest(r *request, answer *pendingReply) (endTurn fun
 	if c.writesOwn = c.writesOwn || writes; !ok {
 		return nil, false
 	}
-	if assured := len(r.Payload) <= assuredRequest && replies <= assuredReplies; assured || s.engine.HasRoom() && s.journalTurns.Waiting() == 0 {
+	assured := len(r.Payload) <= assuredRequest && replies <= assuredReplies
+	if assured || s.engine.HasRoom() && s.journalTurns.Waiting() == 0 {
 		return func() {}, true
 	}
 	c.waitOutsideTurn(func() { endTurn, ok = c.awaitJournal() })

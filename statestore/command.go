@@ -25,7 +25,8 @@ const (
 	VerbKeyNotify
 )
 
-var verbNames = []string{"unknown", protocol.VerbSet, protocol.VerbGet, protocol.VerbDel, protocol.VerbVDel, protocol.VerbKeyNotify}
+var verbNames = []string{"unknown", protocol.VerbSet, protocol.VerbGet, protocol.VerbDel,
+	protocol.VerbVDel, protocol.VerbKeyNotify}
 
 // String returns the verb as the protocol spells it.
 func (v Verb) String() string { return nameOf("Verb", verbNames, v) }

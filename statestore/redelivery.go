@@ -201,7 +201,8 @@ func (s *Store) lookup(now Instant, command *Command) (Reply, bool) {
 			return Reply{}, false
 		}
 	}
-	reply := Reply{Verb: first.verb, Dialect: s.dialectOf(command), Outcome: first.outcome, Version: first.version.timestamp()}
+	reply := Reply{Verb: first.verb, Dialect: s.dialectOf(command), Outcome: first.outcome,
+		Version: first.version.timestamp()}
 	if refusal, refused := protocol.RefusalNumber(first.refusal); refused {
 		reply.Err = refusal
 	}

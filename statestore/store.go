@@ -160,7 +160,8 @@ func New(options Options) (*Store, error) {
 		sessions: sessions{window: options.DedupWindow, seed: maphash.MakeSeed(), byClient: make(map[string]*session)},
 		fences:   make(map[string]hlc.Token),
 		leases: leases{
-			sources: make(map[sourceID]*source), latest: make(map[string]*change), totals: Totals{EndsBy: make(map[Cause]uint64)},
+			sources: make(map[sourceID]*source), latest: make(map[string]*change),
+			totals: Totals{EndsBy: make(map[Cause]uint64)},
 		},
 		restoring: restoring{replies: make(map[string][]restoredReply)},
 	}, nil

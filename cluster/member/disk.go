@@ -23,7 +23,8 @@ func checkSpace(dir string) error {
 		}
 	}
 	if free, known := diskroom.Free(dir); known && free < needed {
-		return fmt.Errorf("the disk of %s has %d MiB free, and this member needs %d MiB to start; free space on it", dir, free>>20, needed>>20)
+		return fmt.Errorf("the disk of %s has %d MiB free, and this member needs %d MiB to start; free space on it",
+			dir, free>>20, needed>>20)
 	}
 	return nil
 }

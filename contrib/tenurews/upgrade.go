@@ -31,8 +31,10 @@ func Upgrade(ctx context.Context, conn net.Conn, server *url.URL) (net.Conn, err
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	// With wss, conn is encrypted already.
-	address := url.URL{Scheme: "ws", Host: server.Host, Path: server.Path, RawPath: server.RawPath, RawQuery: server.RawQuery}
-	socket, answer, err := websocket.Dial(ctx, address.String(), &websocket.DialOptions{HTTPClient: client, Subprotocols: []string{"mqtt"}})
+	address := url.URL{Scheme: "ws", Host: server.Host, Path: server.Path, RawPath: server.RawPath,
+		RawQuery: server.RawQuery}
+	socket, answer, err := websocket.Dial(ctx, address.String(),
+		&websocket.DialOptions{HTTPClient: client, Subprotocols: []string{"mqtt"}})
 	var request *url.Error // it would repeat the address; the cause of ctx's end is inside
 	switch {
 	case err == nil:

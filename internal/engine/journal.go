@@ -34,13 +34,15 @@ const stopTimeout = 10 * time.Second
 //
 // The error says which option makes no sense, which record cannot be restored, or why the
 // journal failed; it is the cause of ctx if that ended. Nothing was answered then.
-func Open(ctx context.Context, options statestore.Options, journal statestore.Journal, deliver func(statestore.Notification)) (*Engine, error) {
+func Open(ctx context.Context, options statestore.Options, journal statestore.Journal,
+	deliver func(statestore.Notification)) (*Engine, error) {
 	return OpenWithClock(ctx, options, journal, deliver, nil)
 }
 
 // OpenWithClock is Open on a machine with now as the system's clock, see SetSystemClock: the store
 // begins with its time. Tests use it.
-func OpenWithClock(ctx context.Context, options statestore.Options, journal statestore.Journal, deliver func(statestore.Notification), now func() time.Time) (*Engine, error) {
+func OpenWithClock(ctx context.Context, options statestore.Options, journal statestore.Journal,
+	deliver func(statestore.Notification), now func() time.Time) (*Engine, error) {
 	options.Journaled = journal != nil
 	if options.Identity == "" {
 		options.Identity = NewIdentity()
@@ -282,7 +284,8 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer tasks.Wait()
 	defer close(finished)
 	if err := e.run(ctx, commits); err != nil {
-		return fmt.Errorf("the journal failed, so the store has stopped; all that clients were told is kept: mend the cause and start again: %w", err)
+		return fmt.Errorf("the journal failed, so the store has stopped; all that clients were told is kept: mend the "+
+			"cause and start again: %w", err)
 	}
 	return nil
 }

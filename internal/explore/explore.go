@@ -236,7 +236,8 @@ func (m Model[S]) Replay(moves []Move) (steps []string, err error) {
 	state := m.Start()
 	for i, move := range moves {
 		if !slices.Contains(m.Moves(state, nil), move) {
-			return steps, fmt.Errorf("explore: move %d of %d, %v, is not possible after: %s", i+1, len(moves), move, strings.Join(steps, "; "))
+			return steps, fmt.Errorf("explore: move %d of %d, %v, is not possible after: %s", i+1,
+				len(moves), move, strings.Join(steps, "; "))
 		}
 		steps = append(steps, m.Describe(state, move))
 		if err := m.Do(state, move); err != nil {

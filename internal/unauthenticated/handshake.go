@@ -15,7 +15,8 @@ const (
 	handshakeRead = 4 << 10
 )
 
-var errLongHandshake = errors.New("the client sent more than 32 KiB in its TLS handshake: it should send fewer or shorter certificates")
+var errLongHandshake = errors.New(
+	"the client sent more than 32 KiB in its TLS handshake: it should send fewer or shorter certificates")
 
 // A Socket is below a connection of TLS at the server's end. Its handshake takes turns with others,
 // fair by source: anyone who reaches the port can make the server compute one.

@@ -93,7 +93,8 @@ func (l *Limiter) Waiting() (handshakes, checks int) {
 }
 
 // Hint is what an operator can do unless it is an attack.
-const Hint = "raise Options.MaxUnauthenticated, --max-unauthenticated, or MaxUnauthenticatedPerAddress, if so many clients connect at once"
+const Hint = "raise Options.MaxUnauthenticated, --max-unauthenticated, or MaxUnauthenticatedPerAddress, if so many " +
+	"clients connect at once"
 
 var (
 	// ErrTooMany is why a connection is refused or dropped.

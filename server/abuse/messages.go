@@ -35,7 +35,8 @@ var messageAttacks = []attack{{
 			p.drain()
 		})
 		t.each(4, 4, "writer-", func(p *peer) {
-			_ = p.requests(t.lasting(), 0, 50, func(i int) []string { return []string{protocol.VerbSet, "hot", "value " + strconv.Itoa(i)} })
+			_ = p.requests(t.lasting(), 0, 50,
+				func(i int) []string { return []string{protocol.VerbSet, "hot", "value " + strconv.Itoa(i)} })
 		})
 	},
 }, {
@@ -103,7 +104,8 @@ var messageAttacks = []attack{{
 			p.drain()
 		})
 		t.each(20, 20, "publisher-", func(p *peer) {
-			_ = p.messages(t.lasting(), 0, 2, func(int) rawmqtt.Message { return rawmqtt.Message{Topic: "a/b/c/d/e/f/g/h/i/j", Payload: []byte("x")} })
+			_ = p.messages(t.lasting(), 0, 2,
+				func(int) rawmqtt.Message { return rawmqtt.Message{Topic: "a/b/c/d/e/f/g/h/i/j", Payload: []byte("x")} })
 		})
 	},
 }}

@@ -73,7 +73,8 @@ func (c *clientLRU) restore(clients []string) {
 }
 
 // heard notes that a client is there, and returns what the store has seen of it, and whether it is protected. If
-// there are too many clients, it forgets another one. watches says that the client asks to watch: what its earlier watches missed no longer counts.
+// there are too many clients, it forgets another one. watches says that the client asks to watch: what its
+// earlier watches missed no longer counts.
 func (c *clientLRU) heard(client string, watches bool) (seen *events.Client, protected bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

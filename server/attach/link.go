@@ -47,7 +47,8 @@ const (
 
 var (
 	errConnectionLost = errors.New("the connection was lost")
-	errOvertaken      = fmt.Errorf("%w, begins to at this moment, or has begun to while this one was away", ErrAnotherStore)
+	errOvertaken      = fmt.Errorf("%w, begins to at this moment, or has begun to while this one was away",
+		ErrAnotherStore)
 )
 
 // link is one connection of an attached store.
@@ -75,7 +76,8 @@ func (s *Store) newLink(ctx context.Context) *link {
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
-		presence:   presence{me: s.instance, data: s.data, shared: s.options.Shared, continues: s.engine.Continues(), memory: s.memory},
+		presence: presence{me: s.instance, data: s.data, shared: s.options.Shared,
+			continues: s.engine.Continues(), memory: s.memory},
 	}
 }
 
@@ -101,7 +103,8 @@ func (s *Store) connect(ctx context.Context) error {
 	if err != nil {
 		if connack != nil {
 			return finalUnless(connack.ReasonCode, &transport.ConnectionError{
-				Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference,
+				Code: connack.ReasonCode, Reason: connack.Properties.ReasonString,
+				ServerReference: connack.Properties.ServerReference,
 			})
 		}
 		return err

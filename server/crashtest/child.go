@@ -67,7 +67,8 @@ func Launch(task Task, wrap func(program string) []string) (*Child, error) {
 	if wrap != nil {
 		words = wrap(self)
 	}
-	c := &Child{cmd: exec.Command(words[0], words[1:]...), ready: make(chan string, 1), died: make(chan struct{}), task: task}
+	c := &Child{cmd: exec.Command(words[0], words[1:]...), ready: make(chan string, 1),
+		died: make(chan struct{}), task: task}
 	c.cmd.Env = append(os.Environ(), taskVariable+"="+string(text))
 	c.cmd.Stderr = &c.log
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {

@@ -98,7 +98,8 @@ type holder struct {
 }
 
 // prepare prepares an operation of each worker. For all but a pair each obtains a name, which release frees.
-func (h *holding) prepare(ctx context.Context, operation peer.Operation, inFlight int) (func(ctx context.Context, worker int) error, error) {
+func (h *holding) prepare(ctx context.Context, operation peer.Operation,
+	inFlight int) (func(ctx context.Context, worker int) error, error) {
 	first := h.lockers[0]
 	if operation == peer.Pair {
 		return func(ctx context.Context, worker int) error {

@@ -42,7 +42,8 @@ A process that stands by sends its clients to the address of --advertise of the
 active one; give clients the addresses of all.`
 	cmd.Example += `
 serve --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem
-serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 --peer-ca ca.pem --peer-cert a.pem --peer-key a.key`
+serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 ` +
+		"--peer-ca ca.pem --peer-cert a.pem --peer-key a.key"
 	r.member.register(cmd.Flags())
 }
 
@@ -160,13 +161,14 @@ func (m *memberFlags) register(all *pflag.FlagSet) {
 		"names and URLs of all members, like a=https://a:2380,b=https://b:2380,c=https://c:2380")
 	flags.BoolVar(&m.Join, "join", false,
 		"the member is new in a cluster that runs already, and the command replace has announced it; for its first start")
-	flags.StringVar(&m.PeerTLS.CA, "peer-ca", "", "file with the authority that issues the certificates of all members, in PEM")
+	flags.StringVar(&m.PeerTLS.CA, "peer-ca", "",
+		"file with the authority that issues the certificates of all members, in PEM")
 	flags.StringVar(&m.PeerTLS.Certificate, "peer-cert", "",
 		"file with the certificate of this member, for both ends of connections, in PEM")
 	flags.StringVar(&m.PeerTLS.Key, "peer-key", "", "file with its private key, in PEM")
 	flags.DurationVar(&m.Election, "election-timeout", member.DefaultElection,
-		"how long the members wait for etcd's leader before they elect another; "+
-			"several times what a round trip between them and a write to their disks take; the same for all members")
+		"how long the members wait for etcd's leader before they elect another; several times what a round trip between "+
+			"them and a write to their disks take; the same for all members")
 	flags.StringVar(&m.ClientURL, "serve-etcd", "",
 		"URL at which the member also serves other processes, such as attached stores, with the certificates of --peer-*")
 	m.MaxDatabase = member.DefaultMaxDatabase

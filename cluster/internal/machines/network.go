@@ -41,7 +41,8 @@ func NewNetwork(machines ...string) (*Network, error) {
 		for _, machine := range machines {
 			remove += "; ip netns del " + space(machine)
 		}
-		return n, fmt.Errorf("there is a network interface %q already; if no other run of these tests uses it, remove it: %s", bridge, remove)
+		return n, fmt.Errorf("there is a network interface %q already; if no other run of these tests uses it, remove it: %s",
+			bridge, remove)
 	}
 	// With a delay the kernel would end a cut that is under way when the delay after the start has passed.
 	if err := run("ip link add " + bridge + " type bridge forward_delay 0"); err != nil {

@@ -189,7 +189,8 @@ func (s *Scheduler) begin(p *Place) bool {
 	if p.turn == nil {
 		p.turn = make(chan struct{}, 1)
 	}
-	behind, _ := slices.BinarySearchFunc(s.waiting, p.mark, func(other *Place, mark time.Duration) int { return cmp.Compare(mark, other.mark) })
+	behind, _ := slices.BinarySearchFunc(s.waiting, p.mark,
+		func(other *Place, mark time.Duration) int { return cmp.Compare(mark, other.mark) })
 	s.waiting = slices.Insert(s.waiting, behind, p)
 	s.giveLocked()
 	return false

@@ -36,7 +36,8 @@ func (l *level) at(filter string, do func(*level)) {
 // search calls found with the subscriptions of each filter that matches a topic, which may be over: more is false
 // then. It calls step for each level, and gives up when that or found reports false. The tree may change in step: then
 // the search may find or miss what was added or removed.
-func (l *level) search(topic string, more bool, step func() bool, found func(map[*Session]Subscription) bool) (goOn bool) {
+func (l *level) search(topic string, more bool, step func() bool,
+	found func(map[*Session]Subscription) bool) (goOn bool) {
 	if l == nil {
 		return true
 	}

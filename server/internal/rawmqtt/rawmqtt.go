@@ -106,7 +106,8 @@ func (l Login) Packet() []byte {
 		properties = properties.Byte(packets.PropSessionExpiryInterval).Uint32(l.Expiry)
 	}
 	properties = append(properties, l.Properties...)
-	body := Body(nil).Text("MQTT").Byte(version).Byte(flags).Uint16(l.KeepAlive).propertiesUnless(l.Old, properties).Text(l.ID)
+	body := Body(nil).Text("MQTT").Byte(version).Byte(flags).Uint16(l.KeepAlive).
+		propertiesUnless(l.Old, properties).Text(l.ID)
 	if w := l.Will; w != nil {
 		body = body.propertiesUnless(l.Old, w.Properties).Text(w.Topic).Text(string(w.Payload))
 	}

@@ -173,7 +173,8 @@ func (s *scrape) leaseMetrics() {
 		if !lease.Held {
 			without = float64(lease.NoHolderMillis) / 1000
 		}
-		gauge(s, "tenure_lease_no_holder_seconds", "Time since the release or the last renewal of a lease without holder, otherwise 0.",
+		gauge(s, "tenure_lease_no_holder_seconds",
+			"Time since the release or the last renewal of a lease without holder, otherwise 0.",
 			without, "name", lease.Name)
 		gauge(s, "tenure_lease_down",
 			"1 while the lease has no holder although clients wait for it, or it was not released.",

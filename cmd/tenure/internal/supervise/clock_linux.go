@@ -50,6 +50,7 @@ func (a *alarm) at(t time.Duration) {
 		return
 	}
 	a.set = t
-	value := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(max(t, 1)))}                                          // zero would disarm it
-	_ = control(a.file, func(fd int) error { return unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME, &value, nil) }) // it is never closed
+	value := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(max(t, 1)))} // zero would disarm it
+	// No error: the timer is never closed.
+	_ = control(a.file, func(fd int) error { return unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME, &value, nil) })
 }
