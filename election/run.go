@@ -8,6 +8,7 @@ import (
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/internal/wake"
 	"github.com/tenurelock/tenure/lease"
 )
 
@@ -96,10 +97,7 @@ func (r *run) change(change func()) {
 		r.since = time.Now()
 		change()
 	})
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
+	wake.Up(r.changed)
 }
 
 // awaitFreed waits until a campaign that was given up is known to hold nothing, so that a program that

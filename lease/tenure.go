@@ -11,6 +11,7 @@ import (
 	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/random"
+	"github.com/tenurelock/tenure/internal/wake"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -63,7 +64,7 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		return nil, transport.ErrClosed
 	}
 	t.reportAcquired(ctx, sent)
-	signal(t.wake)
+	wake.Up(t.wake)
 	_, _ = t.remaining() // the process may have stood still: the tenure must not be behind
 	a.waiter = nil       // a tenure keeps its attempt
 	l.last.Store(nil)
@@ -134,7 +135,7 @@ func (t *Tenure) noteLocked(now time.Duration, e event) bool {
 	t.endContextsLocked()
 	due := t.schedule.cause != nil || now >= t.schedule.due(now)
 	if due {
-		signal(t.wake)
+		wake.Up(t.wake)
 	}
 	return due
 }

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/wake"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -83,7 +84,7 @@ func (e *Engine) SetSystemClock(now func() time.Time) {
 // wakeExpiryLocked wakes runExpiry if a key expires before the time for which it waits.
 func (e *Engine) wakeExpiryLocked() {
 	if next, ok := e.store.NextExpiry(); ok && (!e.armed || next < e.next) {
-		signal(e.wake)
+		wake.Up(e.wake)
 	}
 }
 
@@ -107,7 +108,7 @@ func (e *Engine) EndSession(client string) {
 	e.Disconnect(client)
 	e.do(func(statestore.Instant) {
 		e.store.EndSession(client)
-		signal(e.commit) // nil without a journal
+		wake.Up(e.commit) // nil without a journal
 	})
 }
 

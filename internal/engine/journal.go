@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/failpoint"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wake"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -80,7 +81,7 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 	e.commit = make(chan struct{}, 1)
 	e.freed = make(chan struct{})
 	e.open = newBatch()
-	signal(e.commit) // to remove obsolete records, if there are any
+	wake.Up(e.commit) // to remove obsolete records, if there are any
 	return e, nil
 }
 
@@ -228,15 +229,7 @@ func (e *Engine) addGroupLocked(group statestore.Group) {
 	size := sizeOf(group)
 	e.open.size += size
 	e.waiting.Add(size)
-	signal(e.commit)
-}
-
-// signal makes Run see to what a channel is for.
-func signal(to chan struct{}) {
-	select {
-	case to <- struct{}{}:
-	default:
-	}
+	wake.Up(e.commit)
 }
 
 // holdLocked keeps what leaves after the commit of b.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/semaphore"
+	"github.com/tenurelock/tenure/internal/wake"
 )
 
 const (
@@ -158,10 +159,7 @@ func (l *Limiter) removeLocked(c *Connection) bool {
 		return false
 	}
 	l.open = slices.Delete(l.open, i, i+1)
-	select {
-	case l.freed <- struct{}{}:
-	default:
-	}
+	wake.Up(l.freed)
 	return true
 }
 

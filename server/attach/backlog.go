@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/wake"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -90,7 +91,7 @@ func (b *backlog) release(w *waitingReply) {
 		w.link.unsent.Release(w.bytes)
 	}
 	b.unsent.Add(-1)
-	signalOne(b.left)
+	wake.Up(b.left)
 }
 
 // flush waits until no reply waits, neither for a commit nor to be sent. It reports false if ctx ends before.

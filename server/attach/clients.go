@@ -35,8 +35,8 @@ type clientLRU struct {
 	count  atomic.Uint64 // numbers KEYNOTIFYs, notifications, and what ends watches, in order
 
 	mu        sync.Mutex
-	probation *list.List               // of *clientEntry, the new ones; the one that was heard last is in front
-	protected *list.List               // likewise
+	probation list.List                // of *clientEntry, the new ones; the one that was heard last is in front
+	protected list.List                // likewise
 	clients   map[string]*list.Element // of both
 }
 
@@ -51,10 +51,7 @@ type clientEntry struct {
 }
 
 func newClientLRU(engine *engine.Engine, limit int, come *events.Clients) *clientLRU {
-	return &clientLRU{
-		engine: engine, limit: limit, come: come,
-		probation: list.New(), protected: list.New(), clients: make(map[string]*list.Element),
-	}
+	return &clientLRU{engine: engine, limit: limit, come: come, clients: make(map[string]*list.Element)}
 }
 
 // restore remembers clients with requests in a journal, as far as there is room: each may deliver its last
@@ -108,7 +105,7 @@ func (c *clientLRU) heardLocked(client string) *clientEntry {
 
 func (c *clientLRU) addLocked(client string, now time.Time) *clientEntry {
 	if len(c.clients) >= c.limit {
-		c.forgetLocked(c.probation) // it is not empty, see makePlaceLocked
+		c.forgetLocked(&c.probation) // it is not empty, see makePlaceLocked
 	}
 	client = strings.Clone(client) // it may be a part of a large request
 	entry := &clientEntry{client: client, since: c.count.Add(1), first: now, last: now}
@@ -127,7 +124,7 @@ func (c *clientLRU) makePlaceLocked(now time.Time) bool {
 	if most == 0 || now.Sub(c.protected.Back().Value.(*clientEntry).last) < idleAfter {
 		return false
 	}
-	c.forgetLocked(c.protected)
+	c.forgetLocked(&c.protected)
 	return true
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wake"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -198,23 +199,23 @@ func (l *link) received(message *mqtt.Publish) {
 	case presenceTopic:
 		l.heard(string(message.Payload), message.Retain)
 	case protocol.ResponseTopic(l.clientID):
-		signalOne(l.answered)
+		wake.Up(l.answered)
 	}
 }
 
 func (l *link) heard(text string, replayed bool) {
 	l.mu.Lock()
 	reaction := l.presence.hear(text, replayed)
-	insists := l.presence.insists()
 	l.mu.Unlock()
-	switch {
-	case reaction == yield:
+	switch reaction {
+	case ignore:
+	case yield:
 		close(l.superseded)
-	case reaction == insist:
-		says := &mqtt.Message{Topic: presenceTopic, Retain: true, Payload: []byte(l.says(insists))}
+	default:
+		says := &mqtt.Message{Topic: presenceTopic, Retain: true, Payload: []byte(l.says(string(reaction)))}
 		l.later(&waitingReply{bytes: requestOverhead, message: says})
 	}
-	signalOne(l.changed)
+	wake.Up(l.changed)
 }
 
 // send sends a message with QoS 0. It reports false if the message is too large for the broker.
@@ -246,7 +247,7 @@ func (l *link) leave() {
 	l.mu.Lock()
 	answered := l.presence.stage == answering
 	said := l.claims && l.presence.retained()
-	farewell := saysGone + " " + l.presence.farewell()
+	departed := saysGone + " " + l.presence.departed()
 	if l.presence.stage != yielded {
 		l.presence.stage = yielded
 		close(l.superseded) // what a broker sends now is not answered
@@ -259,7 +260,7 @@ func (l *link) leave() {
 		return
 	}
 	if said {
-		_ = l.announce(leaving, farewell)
+		_ = l.announce(leaving, departed)
 	}
 	l.client.Disconnect()
 }

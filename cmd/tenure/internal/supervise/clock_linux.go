@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tenurelock/tenure/internal/wake"
 )
 
 // now is the time on a clock that supervisor and guard share. It counts the time in which the
@@ -35,10 +37,7 @@ func newAlarm() (*alarm, error) {
 			if _, err := a.file.Read(expirations[:]); err != nil {
 				return
 			}
-			select {
-			case a.C <- struct{}{}:
-			default:
-			}
+			wake.Up(a.C)
 		}
 	}()
 	return a, nil
