@@ -258,7 +258,7 @@ func (f *follower) read(ctx context.Context) request {
 		return parseRequest(entry)
 	}
 	if ctx.Err() == nil {
-		f.options.Logger.Warn("the key of requests could not be read", "lease", f.lease.Name(), "error", err)
+		f.options.Logger.Warn("the key of requests could not be read", "error", err)
 	}
 	return request{state: unread}
 }
@@ -267,7 +267,7 @@ func (f *follower) write(ctx context.Context, r request, ttl time.Duration) {
 	_, err := f.client.Set(ctx, f.key, []byte(r.String()),
 		transport.SetOptions{TTL: ttl, Binding: bounded(f.options.requestTimeout())})
 	if err != nil && ctx.Err() == nil {
-		f.options.Logger.Warn("the key of requests could not be written", "lease", f.lease.Name(), "request", r, "error", err)
+		f.options.Logger.Warn("the key of requests could not be written", "request", r, "error", err)
 	}
 }
 

@@ -95,7 +95,7 @@ func (e *Elector) enter(phase Phase, cause error) (delivered <-chan error) {
 	})
 	texts := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}
 	if text := texts[phase]; text != "" {
-		e.options.Logger.Info(text, "lease", e.lease.Name(), "cause", operror.Text(cause))
+		e.options.Logger.Info(text, "cause", operror.Text(cause))
 	}
 	return delivered
 }
