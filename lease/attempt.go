@@ -31,7 +31,7 @@ type attempt struct {
 	store                string
 	replaced, connection <-chan struct{}
 
-	claim claim
+	acquisition acquisition
 }
 
 // errReconnected says that an attempt ended with its connection.
@@ -72,7 +72,7 @@ func (w *waiter) acquire(ctx context.Context, try func(context.Context, *attempt
 		}
 		a.closeWill()
 		again, binding := again(err) && ctx.Err() == nil, transport.Binding{Store: a.store}
-		if a.claim.mayHold && !(again && l.free(ctx, a.value, binding, l.options.TTL) == nil) {
+		if a.acquisition.mayHold && !(again && l.free(ctx, a.value, binding, l.options.TTL) == nil) {
 			left = true
 			l.abandon(a.value, binding)
 		}
@@ -157,7 +157,7 @@ func (a *attempt) binding() transport.Binding {
 // store refuses, version is the version of the other holder's value.
 func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestamp, err error) {
 	l := a.lease
-	a.claim = l.options.newClaim(a.will != nil, a.claim.mayHold)
+	a.acquisition = l.options.newAcquisition(a.will != nil, a.acquisition.mayHold)
 	for {
 		if l.options.EndOnDisconnect && a.will == nil {
 			a.lost = l.client.Lost()
@@ -171,8 +171,8 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 		l.traceAttempt(ctx, now-sent, err)
 		freed := errors.Is(err, transport.ErrConditionFailed) && l.freeLeft(ctx)
 		store, _ := l.client.Store()
-		var next claimAction
-		a.claim, next = a.claim.next(now, answer{
+		var next requestAction
+		a.acquisition, next = a.acquisition.next(now, answer{
 			err: err, sent: sent, known: a.replaced != nil, other: store != a.store,
 			replaced: closed.Is(a.replaced), lost: closed.Is(a.lost), freed: freed, random: random.Fraction,
 		})

@@ -197,7 +197,7 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 	for {
 		timeout := max(min(l.options.RequestTimeout, f.end-time.Since(began)), 1)
 		_, err := l.client.VDel(ctx, l.name, []byte(value), transport.DelOptions{Binding: bounded(binding, timeout)})
-		var next claimAction
+		var next requestAction
 		f, next = f.next(time.Since(began), l.probeAfter(l.client, err, l.options.probe()),
 			closed.Is(binding.Connection), random.Fraction)
 		if next.do == stop || !sleep.For(ctx, next.pause) || time.Since(began) >= f.end {
