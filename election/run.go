@@ -106,7 +106,7 @@ func (r *run) change(change func()) {
 func (r *run) awaitFreed() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*r.options.requestTimeout())
 	defer cancel()
-	_ = r.lease.Settle(ctx)
+	_ = r.lease.AwaitReleases(ctx)
 }
 
 // afterCrash returns ErrCrashed if an earlier process of this node crashed as the leader, and its

@@ -79,7 +79,7 @@ func (g *Guard) claimOnce(ctx context.Context, key string, token hlc.Token,
 }
 
 // claimsAtOnce is how many claims ClaimAll makes at a time: enough to hide the round trips,
-// and few enough to leave room on the connection for renewals.
+// and few enough to leave space on the connection for renewals.
 const claimsAtOnce = 16
 
 // ClaimAll claims several keys, 16 at a time, each as [Guard.Claim] does, and returns their

@@ -79,7 +79,7 @@ func isTerminal(err error) bool {
 }
 
 // isRefusal reports whether err is a refusal by the store or the broker, other than for a
-// quota, which may have room later.
+// quota, which may have space later.
 func isRefusal(err error) bool {
 	var refused *transport.RefusedError
 	var rejected *transport.RejectedError

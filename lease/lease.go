@@ -164,11 +164,11 @@ func (l *Lease) abandon(value string, binding transport.Binding) {
 	}
 }
 
-// Settle waits until no acquisition that was given up is being freed in the background. Closing the
+// AwaitReleases waits until no acquisition that was given up is being freed in the background. Closing the
 // client ends that work, so a program that gives up an acquisition and then closes the client calls
-// Settle in between, with a bound: otherwise the store may keep the lease until its TTL ends. The
+// AwaitReleases in between, with a bound: otherwise the store may keep the lease until its TTL ends. The
 // error is the cause of the end of ctx. What could not be freed within the TTL is logged.
-func (l *Lease) Settle(ctx context.Context) error {
+func (l *Lease) AwaitReleases(ctx context.Context) error {
 	freed := l.freed.Load()
 	if freed == nil || closed.Is(*freed) {
 		return nil
@@ -177,7 +177,7 @@ func (l *Lease) Settle(ctx context.Context) error {
 	case <-*freed:
 		return nil
 	case <-ctx.Done():
-		return operror.New("lease: settle", l.name, context.Cause(ctx))
+		return operror.New("lease: await releases", l.name, context.Cause(ctx))
 	}
 }
 

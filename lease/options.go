@@ -147,7 +147,7 @@ func (o *Options) complete(clientID string) error {
 		o.Clock = SystemClock
 	}
 	o.Trace = cmp.Or(o.Trace, &Trace{})
-	// A renewal whose reply is lost must leave room for another, before the owner's context ends.
+	// A renewal whose reply is lost must leave space for another, before the owner's context ends.
 	if o.RenewEvery+2*o.RequestTimeout+o.retryAfter > o.TTL-o.Margin-o.GracePeriod {
 		return fmt.Errorf("one lost reply would lose the lease: "+
 			"RenewEvery %v + RequestTimeout %v + a pause of %v + RequestTimeout %v is more than TTL %v − Margin %v − "+

@@ -80,7 +80,7 @@ type Options struct {
 	// make backups meanwhile, if the journal can.
 	Journal statestore.Journal
 	// MaxPacketSize bounds each MQTT packet in bytes, and with it each key and
-	// value. At least 1,024: less has no room for the packets that every client needs.
+	// value. At least 1,024: less has no space for the packets that every client needs.
 	// Default 1 MiB.
 	MaxPacketSize uint32
 	// MaxClients bounds how many clients may be connected or have a session that is kept while
@@ -174,7 +174,7 @@ func (o *Options) isLocal() bool {
 }
 
 const (
-	// leastMemory is the smallest Options.MaxMemory: less has no room even for a few packets.
+	// leastMemory is the smallest Options.MaxMemory: less has no space even for a few packets.
 	leastMemory = 32 << 20
 	// leastPacket is the smallest Options.MaxPacketSize.
 	leastPacket = 1024

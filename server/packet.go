@@ -147,8 +147,8 @@ func (s *Server) encodeNotification(id string, change *statestore.Change, dialec
 }
 
 func appendVersion(properties []byte, version hlc.Timestamp) []byte {
-	var room [64]byte // for the usual node ids
-	return mqtt.AppendUserProperty(properties, protocol.PropertyTimestamp, version.Append(room[:0]))
+	var buffer [64]byte // for the usual node ids
+	return mqtt.AppendUserProperty(properties, protocol.PropertyTimestamp, version.Append(buffer[:0]))
 }
 
 // encodeProperties sets the encoded properties that all notifications, and all replies, of the store have.

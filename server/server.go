@@ -40,7 +40,7 @@ type Server struct {
 	socket   net.Listener
 	auth     *unauthenticated.Limiter // bounds the connections that have not authenticated
 	sockets  int                      // how many there may be; 0: no limit
-	failed   chan error               // why connections are no longer accepted; room for one
+	failed   chan error               // why connections are no longer accepted; space for one
 	accepted uint64                   // connections so far, of the goroutine that accepts them
 	handlers sync.WaitGroup           // one for each connection, and one for the goroutine that accepts them
 	messages *pubsub.Broker           // passes ordinary messages on
@@ -68,7 +68,7 @@ type Server struct {
 
 	running      context.Context         // until the server stops: from then on, no Will is applied
 	stop         context.CancelFunc      // ends running
-	journalTurns *semaphore.Fair[string] // of requests that wait for room before a slow journal, by user or address
+	journalTurns *semaphore.Fair[string] // of requests that wait for space before a slow journal, by user or address
 	behind       atomic.Pointer[outbox]  // the latest that was behind; nil: none
 
 	mu          sync.Mutex

@@ -11,7 +11,7 @@ import (
 )
 
 // DropReason is why a request was not given to the store. The sender reads it in the
-// acknowledgement, as far as its version of MQTT has room for it.
+// acknowledgement, as far as its version of MQTT has space for it.
 type DropReason = envelope.DropReason
 
 // The reasons why a request is dropped.

@@ -115,7 +115,7 @@ func (s *Server) applyWill(conn *connection) {
 	}
 	ctx, cancel := context.WithTimeout(s.running, willPatience)
 	defer cancel()
-	if s.engine.Room(ctx) != nil {
+	if s.engine.AwaitCapacity(ctx) != nil {
 		if s.running.Err() == nil {
 			s.drop(conn, DroppedJournalSlow)
 		}

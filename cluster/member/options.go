@@ -45,11 +45,11 @@ type Options struct {
 	// a socket in Dir.
 	ClientURL string
 	// MaxDatabase is how large the database may become before the store beside this member refuses
-	// what needs more room, in bytes; see cluster.Options.MaxDatabase. Default 1 GiB.
+	// what needs more space, in bytes; see cluster.Options.MaxDatabase. Default 1 GiB.
 	MaxDatabase int64
 	// Quota is etcd's own quota, in bytes. Where a member's file is larger, etcd refuses the writes of
 	// all members, and no store can become the active one. So it is at least twice MaxDatabase, which
-	// leaves room for what is free in the file. Default 8 GiB, or twice MaxDatabase if that is more.
+	// leaves space for what is free in the file. Default 8 GiB, or twice MaxDatabase if that is more.
 	Quota int64
 	// Election is how long the members wait for the leader before they elect another, up to twice as long;
 	// ten times as often it shows that it is there. All members need the same. It must be a

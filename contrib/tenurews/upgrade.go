@@ -56,7 +56,7 @@ type stream struct {
 	message io.Reader // the rest of the present message, which the reading goroutine uses; nil: none
 }
 
-// Read returns io.EOF after the server's farewell.
+// Read returns io.EOF after the server's close frame.
 func (s *stream) Read(p []byte) (int, error) {
 	for {
 		if s.message == nil {

@@ -66,8 +66,8 @@ func (s *Socket) receive(pending *Connection) error {
 	if s.received >= maxHandshake {
 		return errLongHandshake
 	}
-	room := make([]byte, handshakeRead)
-	n, err := s.Conn.Read(room)
+	buffer := make([]byte, handshakeRead)
+	n, err := s.Conn.Read(buffer)
 	if n == 0 {
 		return err
 	}
@@ -77,7 +77,7 @@ func (s *Socket) receive(pending *Connection) error {
 		return &net.OpError{Op: "wait for a turn", Net: "tls", Err: err}
 	}
 	s.turn.Store(&end)
-	s.unread = room[:n]
+	s.unread = buffer[:n]
 	return nil
 }
 

@@ -164,7 +164,7 @@ func (l *Limiter) removeLocked(c *Connection) bool {
 }
 
 // pause returns for how long no connection should be accepted: until the oldest has had its
-// grace. It is 0 while there is room.
+// grace. It is 0 while there is space.
 func (l *Limiter) pause() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

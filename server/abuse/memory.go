@@ -114,7 +114,7 @@ var memoryAttacks = []attack{{
 				sleep.For(ctx, 250*time.Millisecond)
 			})
 		})
-		sleep.For(ctx, t.duration/4) // until the room is taken
+		sleep.For(ctx, t.duration/4) // until the space is taken
 		for n := 0; ctx.Err() == nil; n++ {
 			size := []int{5 << 10, 100 << 10}[n%2]
 			if err := other.ask(protocol.VerbSet, "large", string(make([]byte, size))); err != nil {

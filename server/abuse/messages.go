@@ -58,7 +58,7 @@ var messageAttacks = []attack{{
 	run: func(t *target) {
 		filters := make([]string, 200_000)
 		for i := range filters {
-			// As many as a packet of 1 MiB holds leave room for two characters each.
+			// As many as a packet of 1 MiB holds leave space for two characters each.
 			filters[i] = string([]byte{byte('0' + i%79), byte('0' + i/79%79)})
 		}
 		var properties rawmqtt.Body

@@ -54,7 +54,7 @@ func newClientLRU(engine *engine.Engine, limit int, come *events.Clients) *clien
 	return &clientLRU{engine: engine, limit: limit, come: come, clients: make(map[string]*list.Element)}
 }
 
-// restore remembers clients with requests in a journal, as far as there is room: each may deliver its last
+// restore remembers clients with requests in a journal, as far as there is space: each may deliver its last
 // requests again. They count as protected.
 func (c *clientLRU) restore(clients []string) {
 	c.mu.Lock()

@@ -89,7 +89,7 @@ func Launch(task Task, wrap func(program string) []string) (*Child, error) {
 				case <-c.ready: // nothing has read it
 				default:
 				}
-				c.ready <- address // has room
+				c.ready <- address // has space
 			}
 		}
 		_ = c.cmd.Wait() // the state says how it ended
@@ -116,7 +116,7 @@ func (c *Child) Address(ctx context.Context) (address string, err error) {
 }
 
 // Ready returns a channel that gets the address each time when the store of the child can be
-// reached, and an empty one when it no longer serves. What was not received makes room for what
+// reached, and an empty one when it no longer serves. What was not received makes space for what
 // follows. Only one of Address and Ready gets it.
 func (c *Child) Ready() <-chan string { return c.ready }
 

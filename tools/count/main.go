@@ -33,7 +33,7 @@ type area struct {
 	folders    []string // with all below them, but for what another area names
 }
 
-// A new room below internal/ counts to the client until a line here says otherwise.
+// A new package below internal/ counts to the client until a line here says otherwise.
 var areas = []area{
 	{"product", "transport and the client's internal packages", 4500, []string{".", "transport", "internal"}},
 	{"product", "lease", 1700, []string{"lease"}},
@@ -43,7 +43,7 @@ var areas = []area{
 	{"product", "resp3", 0, []string{"resp3"}},
 	{"product", "statestore and engine", 0, []string{"statestore", "internal/engine"}},
 	{"product", "server: broker, access, standby", 4500,
-		[]string{"server", "internal/descriptors", "internal/diskroom", "internal/semaphore", "internal/unauthenticated"}},
+		[]string{"server", "internal/descriptors", "internal/diskspace", "internal/semaphore", "internal/unauthenticated"}},
 	{"product", "server: activity and events", 700,
 		[]string{"server/activity", "server/internal/events", "internal/shown"}},
 	{"product", "server: journal", 1400, []string{"server/journal"}},

@@ -85,7 +85,7 @@ func runWatchers(ctx context.Context, c *client) ([]float64, error) {
 	if _, err := a.reached(ctx); err != nil { // that there is no key: all are registered
 		return nil, err
 	}
-	memory, err := c.settled(ctx)
+	memory, err := c.steady(ctx)
 	if err != nil {
 		return nil, err
 	}

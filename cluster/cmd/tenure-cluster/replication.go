@@ -73,7 +73,7 @@ func (r *replication) KeepsData() bool { return r.member != nil && r.member.Name
 // Start implements command.Replication.
 func (r *replication) Start(_ context.Context, settings command.ReplicaSettings) (command.Candidate, error) {
 	if settings.PacketSize > cluster.MaxPacketSize {
-		return nil, command.Usage(fmt.Errorf("--max-packet-size %d: a transaction of etcd has room for %d bytes; "+
+		return nil, command.Usage(fmt.Errorf("--max-packet-size %d: a transaction of etcd has space for %d bytes; "+
 			"choose that or less", settings.PacketSize, cluster.MaxPacketSize))
 	}
 	c := &candidate{logger: settings.Logger, options: r.etcd.Options}
@@ -173,8 +173,8 @@ func (m *memberFlags) register(all *pflag.FlagSet) {
 		"URL at which the member also serves other processes, such as attached stores, with the certificates of --peer-*")
 	m.MaxDatabase = member.DefaultMaxDatabase
 	command.BytesFlag(flags, &m.MaxDatabase, "max-database",
-		"how large the database of a member may become before the store refuses what needs more room; "+
-			"a member needs the same room on its disk and in memory")
+		"how large the database of a member may become before the store refuses what needs more space; "+
+			"a member needs the same space on its disk and in memory")
 	m.flags = flags
 	all.AddFlagSet(flags)
 	all.StringVar(&m.Name, "member", "", "name of the member of etcd that this process runs, one of --cluster")

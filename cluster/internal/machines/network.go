@@ -125,7 +125,7 @@ func (n *Network) pass(machine string, state int) error {
 	return run(fmt.Sprintf("ip link set dev %s type bridge_slave state %d", space(machine), state))
 }
 
-// Silence drops all packets that a machine sends, by a queue without room, and Unsilence undoes that.
+// Silence drops all packets that a machine sends, by a queue without space, and Unsilence undoes that.
 func (n *Network) Silence(machine string) error {
 	return run("ip netns exec " + space(machine) + " tc qdisc add dev eth0 root bfifo limit 1")
 }

@@ -210,7 +210,7 @@ func (s *Scheduler) giveLocked() {
 		next := s.waiting[last]
 		s.waiting = slices.Delete(s.waiting, last, last+1)
 		s.beginLocked(next)
-		next.turn <- struct{}{} // has room: a place waits for one turn
+		next.turn <- struct{}{} // has space: a place waits for one turn
 	}
 	if s.watched || len(s.waiting) == 0 {
 		return

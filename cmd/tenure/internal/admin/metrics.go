@@ -307,7 +307,7 @@ func (s *scrape) serverMetrics() {
 	gauge(s, "tenure_session_bytes", "Bytes of the messages that wait in sessions (serve).", use.WaitingBytes)
 	gauge(s, "tenure_outgoing_bytes", "Bytes that wait to be written to connections (serve).", use.OutgoingBytes)
 	gauge(s, "tenure_arriving_bytes",
-		"Room taken for large packets that are not complete, in bytes (serve).", use.ArrivingBytes)
+		"Space taken for large packets that are not complete, in bytes (serve).", use.ArrivingBytes)
 }
 
 func (s *scrape) attachMetrics() {
