@@ -188,6 +188,7 @@ func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+	await.Until(func() bool { return size(t, dir) > 17*int64(len(value)) }) // the sixteenth has begun
 	waits("after 32 MiB")
 	end()
 	if err := await.Receive(committed); err != nil {
