@@ -156,8 +156,8 @@ func (o *outbox) takeMessages() (any bool) {
 }
 
 // reserveReply takes space for the reply to a request of the connection, before the store gets it, and returns how many
-// replies have space now. One has space in any case, unless other packets wait. If there is none, reserveReply waits for
-// it, or reports false. writes is true if the caller is to write what waits, and to call rest then.
+// replies have space now. One has space in any case, unless other packets wait. If there is none, reserveReply
+// waits for it, or reports false. writes is true if the caller is to write what waits, and to call rest then.
 func (o *outbox) reserveReply(bytes int64, most int, wait bool) (waits int, writes, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -166,7 +166,7 @@ func newServer(options Options) (*Server, error) {
 		messages:    pubsub.New(options.limits.Subscriptions, options.limits.Messages),
 		outgoing:    sharedquota.New(options.limits.AllOutgoing),
 		arriving:    sharedquota.NewUsers(options.limits.Arriving),
-		// each connection waits with one request
+		// Each connection waits with one request.
 		journalTurns:    semaphore.New(1, math.MaxInt, func(string) int { return math.MaxInt }),
 		processors:      fairqueue.New(0),
 		writers:         fairqueue.New(0),

@@ -91,7 +91,7 @@ func (c *connection) endWill() error {
 	case c.why.Load() == endLeft || s.running.Err() != nil:
 	case c.will != nil:
 		s.applyWill(c)
-	// rules and response topics may have changed
+	// Rules and response topics may have changed.
 	case will != nil && s.mayLeaveWill(c.identity, will.Topic) && s.mayPublish(c.identity, will.Topic):
 		will.Expires = expiryOf(c.willExpiry)
 		c.readTurn.Begin()

@@ -33,8 +33,8 @@ func (s *Store) expireOne(now Instant, effects *Effects) (found bool) {
 	return true
 }
 
-// expirySteps is how many expired keys one SET removes or files anew at most. All other requests wait meanwhile: without
-// a bound, one SET took half a second in a store with a million keys.
+// expirySteps is how many expired keys one SET removes or files anew at most. All other requests wait
+// meanwhile: without a bound, one SET took half a second in a store with a million keys.
 const expirySteps = 256
 
 // removeExpired removes expired keys until a SET exceeds no limit, and reports whether it does: expired keys do not

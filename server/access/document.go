@@ -116,7 +116,7 @@ func (e *ruleEntry) addTo(p *policy) error {
 		return errors.New("it applies to no user: list names or globs under \"users\"; \"*\" is every user")
 	case e.Read == nil && e.Write == nil && topics == nil:
 		return errors.New("it allows nothing: add read, write, publish or subscribe, or remove the rule")
-	// as ordinary bytes they would allow a subscription to that filter, and none of the messages that match it
+	// As ordinary bytes they would allow a subscription to that filter, and none of the messages that match it.
 	case i >= 0:
 		return fmt.Errorf("the topic %q has a wildcard of MQTT, which rules do not know: write * for any run of "+
 			"characters, slashes included; it covers filters too", topics[i])

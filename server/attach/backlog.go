@@ -77,12 +77,6 @@ func (b *backlog) take(w *waitingReply, bytes int64, protected bool) bool {
 	return true
 }
 
-// add queues what may leave at once.
-func (b *backlog) add(w *waitingReply) {
-	b.unsent.Add(1)
-	b.queue.push(w)
-}
-
 // release gives back the bytes of a reply that was sent, or will not be.
 func (b *backlog) release(w *waitingReply) {
 	if w.shared {

@@ -32,7 +32,7 @@ type waiting struct {
 }
 
 func (w *waiting) isOver(now time.Time) bool {
-	// one that was sent must be sent again [MQTT-4.4.0-1]
+	// One that was sent must be sent again [MQTT-4.4.0-1].
 	return w.packetID == 0 && !w.Expires.IsZero() && !now.Before(w.Expires)
 }
 

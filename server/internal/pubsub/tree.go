@@ -42,7 +42,8 @@ func (l *level) search(topic string, more bool, step func() bool,
 	if !step() {
 		return false
 	}
-	if all := l.below.All["#"]; all != nil && !found(all.sessions.All) { // which matches the level above too [MQTT-4.7.1-2]
+	// It matches the level above too [MQTT-4.7.1-2].
+	if all := l.below.All["#"]; all != nil && !found(all.sessions.All) {
 		return false
 	}
 	if !more {
