@@ -25,7 +25,8 @@ type Tenure struct {
 
 	wake  chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
 	looks sync.WaitGroup // calls of look that are due or under way
-	// released is a semaphore of Release. It holds an item from the end of run on: is the tenure known to be gone from the store?
+	// released is a semaphore of Release. It holds an item from the end of run on: is the tenure known to be gone
+	// from the store?
 	released chan bool
 
 	usable context.Context // TokenContext
