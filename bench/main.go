@@ -40,7 +40,8 @@ func run(ctx context.Context, arguments []string, out, progress io.Writer) error
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(progress)
-	quick := flags.Bool("quick", false, "small sizes and short times: shows that everything works, and no figures to quote")
+	quick := flags.Bool("quick", false,
+		"small sizes and short times: shows that everything works, and no figures to quote")
 	only := flags.String("only", "", "measure only what has a name that matches this expression, and the reference")
 	if err := flags.Parse(arguments); err != nil {
 		return err
@@ -72,7 +73,8 @@ func run(ctx context.Context, arguments []string, out, progress io.Writer) error
 	if err := errors.Join(err, host.Close()); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%d processors, %s/%s, %s.\n\n%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), result)
+	_, err = fmt.Fprintf(out, "%d processors, %s/%s, %s.\n\n%s", runtime.NumCPU(), runtime.GOOS,
+		runtime.GOARCH, runtime.Version(), result)
 	return err
 }
 
@@ -81,7 +83,8 @@ type measurement func(ctx context.Context, host *peer.Host) (fmt.Stringer, error
 // comparison chooses the peers.
 func comparison(names *regexp.Regexp, quick bool, progress io.Writer) (measurement, error) {
 	options := measure.Options{
-		InFlight: []int{1, 16, 64, 256}, Rounds: 5, Turn: 150 * time.Millisecond, HandOverTurn: time.Second, Progress: progress,
+		InFlight: []int{1, 16, 64, 256}, Rounds: 5, Turn: 150 * time.Millisecond, HandOverTurn: time.Second,
+		Progress: progress,
 	}
 	if quick {
 		options.InFlight, options.Rounds = []int{1, 16}, 1

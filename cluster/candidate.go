@@ -144,8 +144,9 @@ func (c *Candidate) standAside(ctx context.Context) {
 	}
 	c.mu.Unlock()
 	if vain {
-		c.options.Logger.Warn("this process cannot take the store, or its proofs come too late, again and again, so another one is to be the active store: " +
-			"look at the network between the members and at their disks, or raise --election-timeout")
+		c.options.Logger.Warn("this process cannot take the store, or its proofs come too late, again and again, so " +
+			"another one is to be the active store: look at the network between the members and at their disks, or raise " +
+			"--election-timeout")
 		c.setEligible(false)
 		ctx, cancel := context.WithTimeout(ctx, c.options.commitLimit())
 		defer cancel()
@@ -274,17 +275,18 @@ func (c *Candidate) remember(latest claim) (before claim) {
 // longer than a proof is valid. A proof that comes too late is repeated: to resign, and to win
 // again, would take longer.
 func (j *Journal) firstProof(ctx context.Context) (began time.Duration, err error) {
-	return do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (began time.Duration, err error) {
-		began = j.options.Clock()
-		err = j.proveAt(ctx, client)
-		switch took := j.options.Clock() - began; {
-		case errors.Is(err, ErrDeposed):
-			err = final{err}
-		case err == nil && took >= j.options.Standing:
-			err = fmt.Errorf("%w: the first proof took %v, and is valid for %v", ErrDeadlinePassed, took, j.options.Standing)
-		}
-		return began, err
-	})
+	return do(ctx, j.endpoints, j.options.patience(),
+		func(ctx context.Context, client *clientv3.Client) (began time.Duration, err error) {
+			began = j.options.Clock()
+			err = j.proveAt(ctx, client)
+			switch took := j.options.Clock() - began; {
+			case errors.Is(err, ErrDeposed):
+				err = final{err}
+			case err == nil && took >= j.options.Standing:
+				err = fmt.Errorf("%w: the first proof took %v, and is valid for %v", ErrDeadlinePassed, took, j.options.Standing)
+			}
+			return began, err
+		})
 }
 
 // win takes the election key if it still is as it was seen, and sets revision if it has.
@@ -298,10 +300,11 @@ func (j *Journal) win(ctx context.Context, seen observation) error {
 
 // transact carries a transaction out: see do.
 func (j *Journal) transact(ctx context.Context, patience time.Duration, op clientv3.Op) (*clientv3.TxnResponse, error) {
-	return do(ctx, j.endpoints, patience, func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
-		response, err := client.Do(ctx, op)
-		return response.Txn(), err
-	})
+	return do(ctx, j.endpoints, patience,
+		func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
+			response, err := client.Do(ctx, op)
+			return response.Txn(), err
+		})
 }
 
 // observe follows the election until the candidate is closed. A watch wakes it early; it
@@ -338,10 +341,11 @@ func (c *Candidate) observe() {
 func (c *Candidate) readElection(ctx context.Context) (seen observation, next int64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.requestLimit(), errors.New("etcd did not answer in time"))
 	defer cancel()
-	response, err := do(ctx, c.endpoints, c.options.patience(), func(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
-		from, to := c.keys.election()
-		return client.Get(ctx, from, to)
-	})
+	response, err := do(ctx, c.endpoints, c.options.patience(),
+		func(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
+			from, to := c.keys.election()
+			return client.Get(ctx, from, to)
+		})
 	if err != nil {
 		return observation{}, 0, err
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// database is how much room etcd's database has for the records of a journal.
+// database is how much space etcd's database has for the records of a journal.
 type database struct {
 	full     atomic.Bool  // see Full
 	old      atomic.Int64 // bytes that were written since the last compaction
@@ -27,7 +27,7 @@ const (
 	// oldBytes is how much may be written before the values that it replaced are compacted.
 	oldBytes = 16 << 20
 	// measurePause is the pause between two looks at the size of the database: a burst of writes must not take
-	// all the room between them.
+	// all the space between them.
 	measurePause = time.Second / 4
 	// databaseTimeout bounds a request. etcd removes old values after its answer.
 	databaseTimeout = 10 * time.Second
@@ -46,11 +46,11 @@ func (d *database) wrote(size int, revision int64) {
 
 // watchDatabase looks at the size of the database, and compacts what is old, until the standing ends.
 func (j *Journal) watchDatabase() {
-	level := roomy
+	level := ample
 	for sleep.For(j.life, measurePause) {
 		level = j.measure(level)
 		j.database.full.Store(level == full)
-		if old := j.database.old.Load(); j.options.Member != nil && (old >= oldBytes || level != roomy && old > 0) {
+		if old := j.database.old.Load(); j.options.Member != nil && (old >= oldBytes || level != ample && old > 0) {
 			j.compact(old)
 		}
 		if level == full {
@@ -59,27 +59,29 @@ func (j *Journal) watchDatabase() {
 	}
 }
 
-// How much of the room for the database is used, as the log says it.
+// How much of the space for the database is used, as the log says it.
 const (
-	roomy      = "the database has room again"
-	nearlyFull = "the database is nearly full; then the store refuses what needs more room: delete keys, or allow a larger one"
-	full       = "the database is full, so the store refuses what needs more room: delete keys, or allow a larger one"
+	ample      = "the database has space again"
+	nearlyFull = "the database is nearly full; then the store refuses what needs more space: delete keys, or allow a " +
+		"larger one"
+	full = "the database is full, so the store refuses what needs more space: delete keys, or allow a larger one"
 )
 
 // measure asks how large the database is. What is free in its file does not count: etcd uses that first.
 func (j *Journal) measure(before string) (now string) {
 	ctx, cancel := context.WithTimeout(j.life, databaseTimeout)
 	defer cancel()
-	status, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (*pb.StatusResponse, error) {
-		status, err := pb.NewMaintenanceClient(client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
-		return status, rpctypes.Error(err)
-	})
+	status, err := do(ctx, j.endpoints, j.options.patience(),
+		func(ctx context.Context, client *clientv3.Client) (*pb.StatusResponse, error) {
+			status, err := pb.NewMaintenanceClient(client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
+			return status, rpctypes.Error(err)
+		})
 	if err != nil {
 		return before // the proofs of the standing say what is wrong with etcd
 	}
 	limit := cmp.Or(j.options.MaxDatabase, status.DbSizeQuota/5*4)
 	used := status.DbSizeInUse
-	now = roomy
+	now = ample
 	switch {
 	case limit <= 0:
 	case used >= limit, before == full && used >= limit/16*15: // not in and out with each write

@@ -78,6 +78,6 @@
 // --auto-compaction-mode=periodic --auto-compaction-retention=5m. With Options.Member the active
 // process does. Compaction and
 // defragmentation do no harm at any time. Where the database is larger than Options.MaxDatabase,
-// [Journal.Full] makes the store refuse what needs more room: at etcd's own quota every write would be
+// [Journal.Full] makes the store refuse what needs more space: at etcd's own quota every write would be
 // refused, the election's too.
 package cluster

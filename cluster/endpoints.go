@@ -84,7 +84,8 @@ func (f final) Unwrap() error { return f.error }
 // instead, a slow member would answer each of them too late: etcd answers after 7 s if a request
 // came while it had no leader. When do returns, its attempts have ended, but what they sent can
 // still have effect.
-func do[T any](ctx context.Context, e *endpoints, patience time.Duration, call func(context.Context, *clientv3.Client) (T, error)) (T, error) {
+func do[T any](ctx context.Context, e *endpoints, patience time.Duration,
+	call func(context.Context, *clientv3.Client) (T, error)) (T, error) {
 	type outcome struct {
 		value T
 		err   error

@@ -18,7 +18,8 @@ var (
 	// active one.
 	ErrDeadlinePassed = errors.New("this process could not prove in time that it is the active store")
 	// ErrUnconfirmed ends a Journal: etcd answered reads, but did not confirm a change in time.
-	ErrUnconfirmed = errors.New("etcd did not confirm a change in time, though it answers reads: the disk of a member may be stuck, or large packets between the members may be lost (check the MTU)")
+	ErrUnconfirmed = errors.New("etcd did not confirm a change in time, though it answers reads: the disk of a member " +
+		"may be stuck, or large packets between the members may be lost (check the MTU)")
 	// ErrClosed ends a Journal after its Close, and a Campaign after Candidate.Close.
 	ErrClosed = errors.New("closed")
 	// ErrForeignData is the error of Open when the prefix holds keys that are not of a store,
@@ -35,14 +36,17 @@ func refusal(err error) (cure string) {
 	case errors.Is(err, rpctypes.ErrRequestTooLarge), tooLarge(err):
 		return "raise --max-request-bytes of etcd"
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return "etcd's database is full: compact and defragment it, or raise --quota-backend-bytes; then disarm the alarm with etcdctl alarm disarm"
+		return "etcd's database is full: compact and defragment it, or raise --quota-backend-bytes; then disarm the alarm " +
+			"with etcdctl alarm disarm"
 	case errors.Is(err, rpctypes.ErrCorrupt):
 		return "etcd found that its members differ: replace the corrupt member"
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
 		return "grant the user of etcd readwrite permission for the prefix"
-	case errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrInvalidAuthToken), errors.Is(err, rpctypes.ErrAuthFailed):
+	case errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrInvalidAuthToken),
+		errors.Is(err, rpctypes.ErrAuthFailed):
 		return "etcd requires a user: give a client certificate whose common name is that user"
-	case errors.Is(err, rpctypes.ErrDuplicateKey), errors.Is(err, rpctypes.ErrEmptyKey), status.Code(err) == codes.Unimplemented:
+	case errors.Is(err, rpctypes.ErrDuplicateKey), errors.Is(err, rpctypes.ErrEmptyKey),
+		status.Code(err) == codes.Unimplemented:
 		return "this is not a compatible etcd"
 	}
 	return ""

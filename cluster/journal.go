@@ -37,7 +37,8 @@ type Journal struct {
 type keys struct{ format, active, alive, sequence, records, recordsEnd string }
 
 func newKeys(prefix string) keys {
-	return keys{prefix + "format", prefix + "active", prefix + "alive", prefix + "sequence", prefix + "r/", clientv3.GetPrefixRangeEnd(prefix + "r/")}
+	return keys{prefix + "format", prefix + "active", prefix + "alive", prefix + "sequence",
+		prefix + "r/", clientv3.GetPrefixRangeEnd(prefix + "r/")}
 }
 
 // election returns the range of the keys active, alive and format.
@@ -73,8 +74,9 @@ func (j *Journal) warnIfSlow(took time.Duration) {
 		return
 	}
 	j.tasks.Go(func() {
-		j.options.Logger.Warn("etcd answers slowly: if a proof that this process is the active store takes as long as it is valid, another process takes over; "+
-			"look at the network between the members and at their load, or raise --election-timeout (--etcd-ttl)",
+		j.options.Logger.Warn("etcd answers slowly: if a proof that this process is the active store takes as long as it "+
+			"is valid, another process takes over; look at the network between the members and at their load, or raise "+
+			"--election-timeout (--etcd-ttl)",
 			slog.Duration("took", took), slog.Duration("valid", j.options.Standing))
 	})
 }
@@ -178,7 +180,8 @@ func (j *Journal) load(ctx context.Context, each func(statestore.Record) error) 
 			}
 			switch err := each(record); {
 			case errors.Is(err, statestore.ErrDamaged):
-				return fmt.Errorf("the key %q of etcd: %w; if another program has written it, stop that program and delete the key", kv.Key, err)
+				return fmt.Errorf("the key %q of etcd: %w; if another program has written it, stop that program and delete the key",
+					kv.Key, err)
 			case err != nil:
 				return err
 			}
@@ -251,7 +254,8 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 
 // written is the error for a key that only the active process writes, and that has changed.
 func written(key []byte) error {
-	return fmt.Errorf("another program has written the key %q of etcd; %w: stop that program, because only the processes of this store may write below its prefix",
+	return fmt.Errorf("another program has written the key %q of etcd; %w: stop that program, because only the "+
+		"processes of this store may write below its prefix",
 		key, ErrForeignData)
 }
 

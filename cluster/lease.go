@@ -15,9 +15,10 @@ import (
 // grant gets a lease for the key that says that this process lives. If the outcome of an attempt is
 // unknown, a lease that nothing uses expires.
 func (j *Journal) grant(ctx context.Context) error {
-	granted, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (*clientv3.LeaseGrantResponse, error) {
-		return client.Grant(ctx, int64(j.options.TTL/time.Second))
-	})
+	granted, err := do(ctx, j.endpoints, j.options.patience(),
+		func(ctx context.Context, client *clientv3.Client) (*clientv3.LeaseGrantResponse, error) {
+			return client.Grant(ctx, int64(j.options.TTL/time.Second))
+		})
 	if err != nil {
 		return fmt.Errorf("grant a lease: %w", err)
 	}
@@ -31,9 +32,10 @@ func (j *Journal) keepAlive(ctx context.Context) {
 	ctx, cancel := j.living(ctx)
 	defer cancel()
 	for sleep.For(ctx, j.options.TTL/4) {
-		ttl, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (time.Duration, error) {
-			return keepAlive(ctx, client, j.lease)
-		})
+		ttl, err := do(ctx, j.endpoints, j.options.patience(),
+			func(ctx context.Context, client *clientv3.Client) (time.Duration, error) {
+				return keepAlive(ctx, client, j.lease)
+			})
 		switch {
 		case err != nil && ctx.Err() == nil:
 			j.over(fmt.Errorf("etcd: %w", err)) // refused

@@ -50,7 +50,7 @@ type Options struct {
 	// may have different ones. Default TTL/2.
 	Standing time.Duration
 	// MaxDatabase is how large etcd's database may become, in bytes. From there on the store refuses
-	// what needs more room, and etcd never comes to its own quota, after which no process could
+	// what needs more space, and etcd never comes to its own quota, after which no process could
 	// become the active one. Default 80 % of etcd's quota; releases before 3.6 do not say what
 	// that is, and then there is no limit.
 	MaxDatabase int64

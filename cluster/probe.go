@@ -17,13 +17,14 @@ import (
 // prefix and its limits.
 func (c *Candidate) probe(ctx context.Context) error {
 	var reasons loglimit.Limiter // the members have different ones
-	_, err := do(ctx, c.endpoints, c.options.requestLimit(), func(ctx context.Context, client *clientv3.Client) (struct{}, error) {
-		err := c.probeMember(ctx, client)
-		if err != nil && ctx.Err() == nil && !isFinal(err) && reasons.Due(err.Error(), time.Now()) {
-			c.options.Logger.Warn("waiting for etcd", slog.Any("reason", err))
-		}
-		return struct{}{}, err
-	})
+	_, err := do(ctx, c.endpoints, c.options.requestLimit(),
+		func(ctx context.Context, client *clientv3.Client) (struct{}, error) {
+			err := c.probeMember(ctx, client)
+			if err != nil && ctx.Err() == nil && !isFinal(err) && reasons.Due(err.Error(), time.Now()) {
+				c.options.Logger.Warn("waiting for etcd", slog.Any("reason", err))
+			}
+			return struct{}{}, err
+		})
 	return err
 }
 
@@ -35,8 +36,8 @@ func (c *Candidate) probeMember(ctx context.Context, client *clientv3.Client) er
 		return rpctypes.Error(err)
 	}
 	if !isSupported(status.Version) {
-		return final{fmt.Errorf("%s has version %s, which may answer a linearizable read with an old value after a pause (etcd issue 20418); "+
-			"use 3.5.28 or later, and of 3.6 use 3.6.9 or later", endpoint, status.Version)}
+		return final{fmt.Errorf("%s has version %s, which may answer a linearizable read with an old value after a pause "+
+			"(etcd issue 20418); use 3.5.28 or later, and of 3.6 use 3.6.9 or later", endpoint, status.Version)}
 	}
 	return c.probePrefix(ctx, client)
 }
@@ -63,10 +64,12 @@ func (c *Candidate) probePrefix(ctx context.Context, client *clientv3.Client) er
 	case len(found) == 0 && len(some) == 0:
 		return nil
 	case len(found) == 0:
-		return final{fmt.Errorf("%w: below the prefix %q another program has the key %q, and no store is there, which would have %q; give another prefix",
+		return final{fmt.Errorf("%w: below the prefix %q another program has the key %q, and no store is there, which "+
+			"would have %q; give another prefix",
 			ErrForeignData, c.options.Prefix, some[0].Key, c.keys.format)}
 	case string(found[0].Value) != format:
-		return final{fmt.Errorf("%w: %q is %q, and this release knows %q; use the release that wrote it, or give another prefix",
+		return final{fmt.Errorf("%w: %q is %q, and this release knows %q; use the release that wrote it, or give another "+
+			"prefix",
 			ErrForeignData, c.keys.format, found[0].Value, format)}
 	}
 	return nil

@@ -52,7 +52,7 @@ func newTransaction() *transaction {
 	return &transaction{index: make(map[string]int), size: transactionBytes}
 }
 
-// fits reports whether t has room for a group. It counts each record as if its identifier were new.
+// fits reports whether t has space for a group. It counts each record as if its identifier were new.
 func (t *transaction) fits(group statestore.Group, prefix, operations, bytes int) bool {
 	size := t.size
 	for _, record := range group {

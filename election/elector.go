@@ -41,7 +41,8 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 		return nil, fmt.Errorf("election: %q: %w", name, err)
 	}
 	options.Lease.Holder = cmp.Or(options.Lease.Holder, client.ClientID())
-	options.Logger = client.Dispatched(options.Logger) // among the lines of the lease, which gets the program's
+	// Among the lines of the lease, which gets the program's logger.
+	options.Logger = client.Dispatched(options.Logger).With("lease", name)
 	none := make(chan error)
 	close(none)
 	e := &Elector{client: client, options: options, notified: none, status: Status{Phase: Stopped, Since: time.Now()}}

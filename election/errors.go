@@ -38,7 +38,7 @@ func (e *Elector) call(name string, logged bool, function func() error) <-chan e
 				err = fmt.Errorf("%s panicked: %v\n%s", name, value, debug.Stack())
 			}
 			if logged && err != nil {
-				e.options.Logger.Error(name+" failed", "lease", e.lease.Name(), "error", err)
+				e.options.Logger.Error(name+" failed", "error", err)
 			}
 			returned <- err
 		}()

@@ -77,7 +77,7 @@ func TestANodeThatCrashedAsTheLeaderStaysOutForTTLAndHoldOff(t *testing.T) {
 			crashing := newCandidate(t, store, "node-0", options)
 			crashing.run(t, serve)
 			time.Sleep(ttl / 2)
-			crashing.conn.Cut() // no farewell
+			crashing.conn.Cut() // no disconnect
 			_ = crashing.client.Close()
 			again := newCandidate(t, store, "node-0", options)
 			began := time.Now()

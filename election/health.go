@@ -48,7 +48,7 @@ func (r *run) checkHealth(ctx context.Context) {
 		}
 		if err != nil && latest.period.Err() == nil {
 			latest.end(fmt.Errorf("%w: %w", ErrUnhealthy, err))
-			r.options.Logger.Warn("the health check failed", "lease", r.lease.Name(), "error", err)
+			r.options.Logger.Warn("the health check failed", "error", err)
 		}
 		if begins {
 			select {

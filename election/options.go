@@ -82,7 +82,7 @@ const (
 // complete fills in the defaults, or says which option makes no sense and which values would do.
 func (o *Options) complete() error {
 	if l := o.Lease; l.TTL != 0 || l.AcquireDelay != 0 || l.OnWaiting != nil {
-		return errors.New("Options.Lease has a TTL, an AcquireDelay or an OnWaiting; set Options.TTL, Options.Rank and Options.Observer instead")
+		return errors.New("set Options.TTL, Options.Rank and Options.Observer, not TTL, AcquireDelay or OnWaiting of Lease")
 	}
 	if o.Rank < 0 || o.Rank > maxRank {
 		return &optionerror.Error{Package: "election", Field: "Rank", Value: o.Rank,
@@ -90,10 +90,12 @@ func (o *Options) complete() error {
 	}
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
 	for field, value := range map[string]time.Duration{
-		"HoldOff": o.HoldOff, "HealthEvery": o.HealthEvery, "HealthTimeout": o.HealthTimeout, "FailBackAfter": o.FailBackAfter,
+		"HoldOff": o.HoldOff, "HealthEvery": o.HealthEvery, "HealthTimeout": o.HealthTimeout,
+		"FailBackAfter": o.FailBackAfter,
 	} {
 		if value < 0 {
-			return &optionerror.Error{Package: "election", Field: field, Value: value, Problem: "is negative; 0 means the default"}
+			problem := "is negative; 0 means the default"
+			return &optionerror.Error{Package: "election", Field: field, Value: value, Problem: problem}
 		}
 	}
 	o.HoldOff = cmp.Or(o.HoldOff, o.TTL/2)

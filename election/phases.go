@@ -114,7 +114,8 @@ func (p phases) starting(r result) phases {
 // or another elector's lease may use the Will.
 func (p phases) again(err error, atOnce bool, random float64) phases {
 	switch {
-	case errors.Is(err, transport.ErrClosed), errors.Is(err, transport.ErrSessionTakenOver): // no request can succeed any more
+	// No request can succeed any more.
+	case errors.Is(err, transport.ErrClosed), errors.Is(err, transport.ErrSessionTakenOver):
 		return p.to(finish, fmt.Errorf("election: %w", err))
 	case atOnce:
 		return p.to(await, nil)

@@ -20,9 +20,11 @@ import (
 type request struct {
 	clientID string // which wrote it
 	state    state
-	rank     int    // preferred: of the node
-	tenure   string // switchover: that is to end, as the value of the lease's key. So the request has no effect on any other, however late it is read
-	to       string // switchover: the holder that is to lead; empty: any other
+	rank     int // preferred: of the node
+	// tenure is, for a switchover, the value of the lease's key that is to end. So the request has no effect on
+	// any other tenure, however late it is read.
+	tenure string
+	to     string // switchover: the holder that is to lead; empty: any other
 }
 
 // state is the kind of a request.
@@ -36,7 +38,8 @@ const (
 )
 
 func (r request) String() string {
-	return r.clientID + ":" + url.Values{"state": {string(r.state)}, "rank": {strconv.Itoa(r.rank)}, "tenure": {r.tenure}, "to": {r.to}}.Encode()
+	return r.clientID + ":" + url.Values{"state": {string(r.state)}, "rank": {strconv.Itoa(r.rank)},
+		"tenure": {r.tenure}, "to": {r.to}}.Encode()
 }
 
 // parseRequest reads the value of the key. Any client may have written it: what makes no sense is no request.
@@ -46,7 +49,8 @@ func parseRequest(entry transport.Entry) request {
 	values, err := url.ParseQuery(value[colon+1:])
 	rank, noRank := strconv.Atoi(values.Get("rank"))
 	r := request{state: state(values.Get("state")), rank: rank, tenure: values.Get("tenure"), to: values.Get("to")}
-	if colon < 0 || err != nil || noRank != nil || rank < 0 || r.state != preferred && r.state != asked && r.state != ready {
+	if colon < 0 || err != nil || noRank != nil || rank < 0 ||
+		r.state != preferred && r.state != asked && r.state != ready {
 		return request{}
 	}
 	r.clientID = value[:colon]
@@ -140,7 +144,8 @@ func (e *Elector) stance() (stance, *Term) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := stance{options: &e.options, clientID: e.client.ClientID(),
-		holds: e.term != nil, campaigning: e.campaigning != nil && e.campaigning.Err() == nil && e.status.Cause == nil, lasts: time.Since(e.since)}
+		holds: e.term != nil, lasts: time.Since(e.since),
+		campaigning: e.campaigning != nil && e.campaigning.Err() == nil && e.status.Cause == nil}
 	if e.status.Phase != Active && e.status.Phase != Draining {
 		return s, nil
 	}
@@ -162,8 +167,10 @@ type follower struct {
 // followRequests follows the key from the first campaign until ctx ends. One watch serves candidate and leader: a node
 // that is idle sends nothing for it but what any watch costs.
 func (r *run) followRequests(ctx context.Context) {
-	f := &follower{run: r, key: requestKey(r.lease.Name()), own: request{clientID: r.client.ClientID(), state: preferred, rank: r.options.Rank},
-		over: time.AfterFunc(time.Hour, func() { r.lease.SetAcquireDelay(r.options.Lease.AcquireDelay) }), next: time.NewTimer(time.Hour)}
+	f := &follower{run: r, key: requestKey(r.lease.Name()),
+		own:  request{clientID: r.client.ClientID(), state: preferred, rank: r.options.Rank},
+		over: time.AfterFunc(time.Hour, func() { r.lease.SetAcquireDelay(r.options.Lease.AcquireDelay) }),
+		next: time.NewTimer(time.Hour)}
 	defer f.over.Stop()
 	defer f.next.Stop()
 	watch := keywatch.New(r.client.Watch, f.key, time.Minute)
@@ -251,15 +258,16 @@ func (f *follower) read(ctx context.Context) request {
 		return parseRequest(entry)
 	}
 	if ctx.Err() == nil {
-		f.options.Logger.Warn("the key of requests could not be read", "lease", f.lease.Name(), "error", err)
+		f.options.Logger.Warn("the key of requests could not be read", "error", err)
 	}
 	return request{state: unread}
 }
 
 func (f *follower) write(ctx context.Context, r request, ttl time.Duration) {
-	_, err := f.client.Set(ctx, f.key, []byte(r.String()), transport.SetOptions{TTL: ttl, Binding: bounded(f.options.requestTimeout())})
+	_, err := f.client.Set(ctx, f.key, []byte(r.String()),
+		transport.SetOptions{TTL: ttl, Binding: bounded(f.options.requestTimeout())})
 	if err != nil && ctx.Err() == nil {
-		f.options.Logger.Warn("the key of requests could not be written", "lease", f.lease.Name(), "request", r, "error", err)
+		f.options.Logger.Warn("the key of requests could not be written", "request", r, "error", err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/internal/wake"
 	"github.com/tenurelock/tenure/lease"
 )
 
@@ -43,13 +44,13 @@ func (r *run) do(ctx context.Context) result {
 	switch r.phases.step {
 	case await:
 		if cause != nil {
-			r.options.Logger.Error("the campaign failed and will be repeated", "lease", r.lease.Name(), "error", cause)
+			r.options.Logger.Error("the campaign failed and will be repeated", "error", cause)
 			r.standBy(cause)
 		}
 		return result{err: r.awaitHealthy(ctx)}
 	case stayOut:
 		if rest := r.phases.rest; rest > 0 {
-			r.options.Logger.Info("staying out of the election for a while", "lease", r.lease.Name(), "for", rest)
+			r.options.Logger.Info("staying out of the election for a while", "for", rest)
 			sleep.For(r.healthy, rest)
 		}
 	case campaign:
@@ -96,10 +97,7 @@ func (r *run) change(change func()) {
 		r.since = time.Now()
 		change()
 	})
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
+	wake.Up(r.changed)
 }
 
 // awaitFreed waits until a campaign that was given up is known to hold nothing, so that a program that
@@ -108,7 +106,7 @@ func (r *run) change(change func()) {
 func (r *run) awaitFreed() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*r.options.requestTimeout())
 	defer cancel()
-	_ = r.lease.Settle(ctx)
+	_ = r.lease.AwaitReleases(ctx)
 }
 
 // afterCrash returns ErrCrashed if an earlier process of this node crashed as the leader, and its
@@ -148,11 +146,11 @@ func (r *run) drain(t *Term, cause error) {
 	t.tenure.StopRenewing() // from here on nothing that blocks keeps the lease
 	r.enter(Draining, cause)
 	defer time.AfterFunc(max(t.tenure.Remaining(), r.options.TTL/10), func() {
-		r.options.Logger.Error("the leader function did not return in time; its writes are refused and another node may lead", "lease", r.lease.Name())
+		r.options.Logger.Error("the leader function did not return in time; its writes are refused and another node may lead")
 	}).Stop()
 	err := <-t.function
 	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.Cause(t.ctx)) {
-		r.options.Logger.Error("the leader function failed while it drained", "lease", r.lease.Name(), "error", err)
+		r.options.Logger.Error("the leader function failed while it drained", "error", err)
 	}
 }
 
@@ -162,7 +160,7 @@ func (r *run) release(t *Term, cause error) result {
 	defer cancel()
 	// A lost connection is as it is meant to be: the broker releases the lease by the Will.
 	if err := t.tenure.Release(ctx); err != nil && !errors.Is(err, lease.ErrConnectionLost) {
-		r.options.Logger.Warn("the lease could not be released", "lease", t.tenure.Name(), "error", err)
+		r.options.Logger.Warn("the lease could not be released", "error", err)
 		cause = errors.Join(cause, err)
 	}
 	r.enter(Released, cause)

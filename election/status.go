@@ -93,10 +93,11 @@ func (e *Elector) enter(phase Phase, cause error) (delivered <-chan error) {
 		})
 		delivered = e.notified
 	})
-	if text := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}[phase]; text != "" {
-		attributes := []any{"lease", e.lease.Name()}
+	texts := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}
+	if text := texts[phase]; text != "" {
+		var attributes []any
 		if cause != nil {
-			attributes = append(attributes, "cause", operror.Text(cause))
+			attributes = []any{"cause", operror.Text(cause)}
 		}
 		e.options.Logger.Info(text, attributes...)
 	}

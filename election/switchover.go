@@ -96,7 +96,8 @@ func (s *switching) run(ctx context.Context) error {
 			case answer.tenure != s.From.Value || answer.state == asked:
 				err = s.ask(ctx)
 			default:
-				stage = fmt.Sprintf("%q is ready, and %q still leads; is it draining, or is it no elector that obeys?", answer.to, s.From.Name)
+				stage = fmt.Sprintf("%q is ready, and %q still leads; is it draining, or is it no elector that obeys?",
+					answer.to, s.From.Name)
 			}
 		case change, open := <-holders.Changes():
 			if !open {
@@ -135,7 +136,8 @@ func (s *switching) another(ctx context.Context, freeAt time.Time) bool {
 
 // ask writes the request. A refusal is returned; what can pass is tried again.
 func (s *switching) ask(ctx context.Context) error {
-	_, err := s.client.Set(ctx, s.key, []byte(s.request.String()), transport.SetOptions{TTL: askedFor, Binding: bounded(askEvery)})
+	_, err := s.client.Set(ctx, s.key, []byte(s.request.String()),
+		transport.SetOptions{TTL: askedFor, Binding: bounded(askEvery)})
 	var refused *transport.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, transport.ErrNotAuthorized) {
 		return err

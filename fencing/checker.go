@@ -71,12 +71,14 @@ type Checker struct {
 //
 // A nil persist stores nothing: after a restart the checker admits every token until the first higher
 // one. That is right if a restart also clears the resource, and wrong for a file.
-func NewChecker(resource string, highest hlc.Token, persist func(ctx context.Context, token hlc.Token) error) (*Checker, error) {
+func NewChecker(resource string, highest hlc.Token,
+	persist func(ctx context.Context, token hlc.Token) error) (*Checker, error) {
 	if resource == "" {
 		return nil, errors.New("fencing: new checker: the resource has no name; use the name that its operators know")
 	}
 	if _, err := highest.MarshalText(); err != nil {
-		return nil, fmt.Errorf("fencing: new checker of %q: the highest token: %w; use the token that was stored", resource, err)
+		return nil, fmt.Errorf("fencing: new checker of %q: the highest token: %w; use the token that was stored",
+			resource, err)
 	}
 	if persist == nil {
 		persist = func(context.Context, hlc.Token) error { return nil }

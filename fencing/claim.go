@@ -52,7 +52,8 @@ const (
 )
 
 // claimOnce sets the key to the value that it has, unless that changes meanwhile.
-func (g *Guard) claimOnce(ctx context.Context, key string, token hlc.Token, binding transport.Binding) (transport.Entry, error) {
+func (g *Guard) claimOnce(ctx context.Context, key string, token hlc.Token,
+	binding transport.Binding) (transport.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining()/claimAttempts)
 	defer cancel()
 	entry, err := g.client.GetWith(ctx, key, binding)
@@ -78,7 +79,7 @@ func (g *Guard) claimOnce(ctx context.Context, key string, token hlc.Token, bind
 }
 
 // claimsAtOnce is how many claims ClaimAll makes at a time: enough to hide the round trips,
-// and few enough to leave room on the connection for renewals.
+// and few enough to leave space on the connection for renewals.
 const claimsAtOnce = 16
 
 // ClaimAll claims several keys, 16 at a time, each as [Guard.Claim] does, and returns their

@@ -72,7 +72,8 @@
 // # Errors
 //
 //	errors.Is                                meaning                                   what to do
-//	transport.ErrOutcomeUnknown              the write may have happened, or may yet   read, or write again; see Guard.Update
+//	transport.ErrOutcomeUnknown              the write may have happened, or may yet   read, or write again;
+//	                                                                                   see Guard.Update
 //	ErrStaleToken                            a newer tenure wrote; this one is over    acquire again
 //	  (= transport.ErrFencingTokenLower)
 //	transport.ErrFencingTokenNeverIssued,    another store issued the token, or the    acquire again; find out what
@@ -86,7 +87,8 @@
 //	ErrInUse, ErrDamaged                     a FileStore cannot be opened              its error says what to do
 //	ErrMissingToken                          there is no token, or a Guard's token     correct the writer, or the
 //	  (= transport.ErrFencingTokenRequired)  got lost on the way to the store          broker between
-//	ErrRepeatedToken                         there are several tokens                  correct the writer, or the proxy between
+//	ErrRepeatedToken                         there are several tokens                  correct the writer, or the
+//	                                                                                   proxy between
 //	hlc.ErrMalformed                         the text is not a token                   correct the writer
 //
 // [Guard] says which of them end its tenure, with the refusal as the cause. It never repeats a

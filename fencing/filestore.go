@@ -93,7 +93,8 @@ func openFileStore(path string, disk disk, lock io.Closer) (*FileStore, error) {
 		return nil, err
 	default:
 		if s.floor, err = parseRecord(content); err != nil {
-			return nil, fmt.Errorf("%w; a checker without the token would admit former tenures: wait until no writer of an earlier tenure can still run, then remove the file", err)
+			return nil, fmt.Errorf("%w; a checker without the token would admit former tenures: wait until no writer of an "+
+				"earlier tenure can still run, then remove the file", err)
 		}
 	}
 	// The rename that brought this token may be lost yet, if the crash was one of the process alone.

@@ -10,5 +10,6 @@ import (
 )
 
 func lockFile(string) (io.Closer, error) {
-	return nil, fmt.Errorf("%w: this package cannot lock files on %s; keep the token elsewhere, with a persist function of your own", errors.ErrUnsupported, runtime.GOOS)
+	return nil, fmt.Errorf("%w: this package cannot lock files on %s; keep the token elsewhere, with a persist function "+
+		"of your own", errors.ErrUnsupported, runtime.GOOS)
 }

@@ -37,11 +37,13 @@ func (systemDisk) Rename(from, to string) error {
 		return err
 	}
 	for attempt := 0; ; attempt++ {
-		moved, _, err := moveFileEx.Call(uintptr(unsafe.Pointer(oldName)), uintptr(unsafe.Pointer(newName)), replaceExisting|writeThrough)
+		moved, _, err := moveFileEx.Call(uintptr(unsafe.Pointer(oldName)), uintptr(unsafe.Pointer(newName)),
+			replaceExisting|writeThrough)
 		if moved != 0 {
 			return nil
 		}
-		passing := errors.Is(err, errorAccessDenied) || errors.Is(err, errorSharingViolation) || errors.Is(err, errorLockViolation)
+		passing := errors.Is(err, errorAccessDenied) || errors.Is(err, errorSharingViolation) ||
+			errors.Is(err, errorLockViolation)
 		if !passing || attempt == renameRetries {
 			return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
 		}

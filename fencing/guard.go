@@ -19,7 +19,8 @@ import (
 // ErrLeaseKey: the key is the lease's own, or the key of its election's fail-back requests.
 // With a fence on it the store would refuse all renewals, also by later holders. Protect
 // the keys that the holder writes.
-var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be protected by its token; protect the keys that the holder writes")
+var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be protected by its token; protect the " +
+	"keys that the holder writes")
 
 // Guard reads and writes keys of the store with the token of one tenure. It is safe for
 // concurrent use: the writers of one tenure have the same token and never fence each other out.
@@ -93,7 +94,8 @@ func (g *Guard) set(ctx context.Context, name, key string, value []byte) (versio
 	return version, err
 }
 
-func (g *Guard) setFenced(ctx context.Context, key string, value []byte, options transport.SetOptions) (hlc.Timestamp, error) {
+func (g *Guard) setFenced(ctx context.Context, key string, value []byte,
+	options transport.SetOptions) (hlc.Timestamp, error) {
 	version, err := g.client.Set(ctx, key, value, options)
 	if err == nil {
 		g.mu.Lock()
@@ -125,10 +127,13 @@ func (g *Guard) Del(ctx context.Context, key string) (deleted bool, err error) {
 // key has another value, the error matches transport.ErrConditionFailed. Like Del it removes
 // the protection too.
 func (g *Guard) VDel(ctx context.Context, key string, value []byte) (deleted bool, err error) {
-	return g.delete(ctx, key, func(options transport.DelOptions) (bool, error) { return g.client.VDel(ctx, key, value, options) })
+	return g.delete(ctx, key, func(options transport.DelOptions) (bool, error) {
+		return g.client.VDel(ctx, key, value, options)
+	})
 }
 
-func (g *Guard) delete(ctx context.Context, key string, request func(transport.DelOptions) (bool, error)) (deleted bool, err error) {
+func (g *Guard) delete(ctx context.Context, key string,
+	request func(transport.DelOptions) (bool, error)) (deleted bool, err error) {
 	err = g.write(ctx, "delete", key, func(token hlc.Token, binding transport.Binding) error {
 		deleted, err = request(transport.DelOptions{FencingToken: token, Binding: binding})
 		return err

@@ -40,7 +40,8 @@ import (
 // update twice does no harm, it calls Update again. Otherwise it releases the tenure and
 // acquires another: the request may still be under way, and the store accepts its token until
 // a later tenure has claimed the key. The entry that the next claim returns is the outcome.
-func (g *Guard) Update(ctx context.Context, key string, update func(old transport.Entry) (value []byte, err error)) (version hlc.Timestamp, err error) {
+func (g *Guard) Update(ctx context.Context, key string,
+	update func(old transport.Entry) (value []byte, err error)) (version hlc.Timestamp, err error) {
 	done, err := g.awaitTurn(ctx, key)
 	if err != nil {
 		if _, over := g.token(); over != nil {

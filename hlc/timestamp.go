@@ -19,7 +19,7 @@ const (
 	// MQTT user property, which could hold 64 KiB, and stores keep one for each key.
 	maxText = 1024
 
-	// maxNode leaves room for the two largest numbers and their colons, so that every
+	// maxNode leaves space for the two largest numbers and their colons, so that every
 	// timestamp can be encoded, padded or not, and parsed again.
 	maxNode = maxText - len("9223372036854775807:18446744073709551615:")
 )
@@ -130,8 +130,8 @@ func (t Timestamp) Append(dst []byte) []byte {
 // String returns the text form of t, without padding. It does not check t: for the zero value
 // it returns "0:0:", which [Parse] refuses. [Timestamp.MarshalText] checks.
 func (t Timestamp) String() string {
-	var room [64]byte // for the usual node ids
-	return string(t.Append(room[:0]))
+	var buffer [64]byte // for the usual node ids
+	return string(t.Append(buffer[:0]))
 }
 
 // MarshalText implements [encoding.TextMarshaler]. The zero value becomes the empty

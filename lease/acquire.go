@@ -14,7 +14,7 @@ import (
 //
 // A request without an answer is repeated until ctx ends, with the same effect as if it had
 // been sent once. If ctx ends first, the error matches transport.ErrOutcomeUnknown, and the
-// client tries in the background to free what may have been acquired; Settle waits for that.
+// client tries in the background to free what may have been acquired; AwaitReleases waits for that.
 func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 	if l.options.InstantFailover { // spare the client a new connection that would be useless
 		if holder, err := l.Holder(ctx); err == nil && holder.Held && !l.freeLeft(ctx) {

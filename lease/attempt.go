@@ -31,7 +31,7 @@ type attempt struct {
 	store                string
 	replaced, connection <-chan struct{}
 
-	claim claim
+	acquisition acquisition
 }
 
 // errReconnected says that an attempt ended with its connection.
@@ -43,7 +43,8 @@ var errTooSlow = errors.New("the store granted the lease, but this process notic
 	"it stood still for too much of the TTL")
 
 // errUnsteady says that the store granted the lease again and again, and was gone each time.
-var errUnsteady = errors.New("the store granted the lease, and at once another store answered or the connection was lost")
+var errUnsteady = errors.New("the store granted the lease, and at once another store answered or the connection was " +
+	"lost")
 
 // errNoConnectionWithWill is why no attempt begins while the client has a connection.
 var errNoConnectionWithWill = errors.New("the broker accepts no connection with a Will yet")
@@ -71,7 +72,7 @@ func (w *waiter) acquire(ctx context.Context, try func(context.Context, *attempt
 		}
 		a.closeWill()
 		again, binding := again(err) && ctx.Err() == nil, transport.Binding{Store: a.store}
-		if a.claim.mayHold && !(again && l.free(ctx, a.value, binding, l.options.TTL) == nil) {
+		if a.acquisition.mayHold && !(again && l.free(ctx, a.value, binding, l.options.TTL) == nil) {
 			left = true
 			l.abandon(a.value, binding)
 		}
@@ -98,7 +99,8 @@ func (w *waiter) newAttempt(ctx context.Context, began time.Duration) (*attempt,
 	switch {
 	case err == nil:
 	case errors.Is(err, transport.ErrNoWill), errors.As(err, &refused):
-		l.options.Logger.Warn("there will be no instant failover; after a crash the TTL decides", "lease", l.name, "error", err)
+		l.options.Logger.Warn("there will be no instant failover; after a crash the TTL decides",
+			"lease", l.name, "error", err)
 		return a, nil
 	default:
 		return nil, err
@@ -108,8 +110,8 @@ func (w *waiter) newAttempt(ctx context.Context, began time.Duration) (*attempt,
 	if silence := will.Silence(); silence > 0 && silence < l.options.TTL {
 		will.Close()
 		return nil, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, "+
-			"and then frees a lease that its holder may believe in for TTL %v: "+
-			"make TTL at most %v, or the client's KeepAlive longer than two thirds of the TTL, if MQTT has so long a one",
+			"and then frees a lease that its holder may believe in for TTL %v: make TTL at most %v, or the client's "+
+			"KeepAlive longer than two thirds of the TTL, if MQTT has so long a one",
 			silence, l.options.TTL, silence)
 	}
 	a.will, a.lost = will, will.Lost()
@@ -155,7 +157,7 @@ func (a *attempt) binding() transport.Binding {
 // store refuses, version is the version of the other holder's value.
 func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestamp, err error) {
 	l := a.lease
-	a.claim = l.options.newClaim(a.will != nil, a.claim.mayHold)
+	a.acquisition = l.options.newAcquisition(a.will != nil, a.acquisition.mayHold)
 	for {
 		if l.options.EndOnDisconnect && a.will == nil {
 			a.lost = l.client.Lost()
@@ -169,8 +171,8 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 		l.traceAttempt(ctx, now-sent, err)
 		freed := errors.Is(err, transport.ErrConditionFailed) && l.freeLeft(ctx)
 		store, _ := l.client.Store()
-		var next claimAction
-		a.claim, next = a.claim.next(now, answer{
+		var next requestAction
+		a.acquisition, next = a.acquisition.next(now, answer{
 			err: err, sent: sent, known: a.replaced != nil, other: store != a.store,
 			replaced: closed.Is(a.replaced), lost: closed.Is(a.lost), freed: freed, random: random.Fraction,
 		})

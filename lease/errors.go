@@ -51,7 +51,8 @@ const shownName = 512
 // Error names the holder. It shows the beginning of a long name.
 func (e *HeldError) Error() string {
 	if !e.Holder.Held {
-		return "not granted: another holder had it a moment ago, or the store has just started and grants no lease yet (its hold-off)"
+		return "not granted: another holder had it a moment ago, or the store has just started and grants no lease yet " +
+			"(its hold-off)"
 	}
 	return fmt.Sprintf("held by %.*q", shownName, e.Holder.Name)
 }
@@ -78,7 +79,7 @@ func isTerminal(err error) bool {
 }
 
 // isRefusal reports whether err is a refusal by the store or the broker, other than for a
-// quota, which may have room later.
+// quota, which may have space later.
 func isRefusal(err error) bool {
 	var refused *transport.RefusedError
 	var rejected *transport.RejectedError
@@ -121,7 +122,8 @@ func classOf(err error) string {
 	case errors.As(err, &connection):
 		return fmt.Sprint("connection ", connection.Ended, connection.Code)
 	}
-	for _, class := range []error{transport.ErrNoStore, transport.ErrNotSent, transport.ErrBadReply, transport.ErrOutcomeUnknown} {
+	for _, class := range []error{transport.ErrNoStore, transport.ErrNotSent, transport.ErrBadReply,
+		transport.ErrOutcomeUnknown} {
 		if errors.Is(err, class) {
 			return class.Error()
 		}

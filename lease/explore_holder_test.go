@@ -15,7 +15,7 @@ import (
 type phase uint8
 
 const (
-	asking   phase = iota // for the answer to its claim
+	asking   phase = iota // for the answer to its request
 	pausing               // until it claims again
 	waits                 // for another holder
 	holds                 // a tenure goes on
@@ -26,7 +26,7 @@ const (
 var phaseNames = [...]string{"asks", "pauses", "waits", "holds", "frees", "pauses before it frees again"}
 
 // holder is one process that acquires the lease, writes under it, and acquires it again when it is over.
-// Everything that it decides, the values of this package decide: claim, waiting, schedule and freeing. What is
+// Everything that it decides, the values of this package decide: acquisition, waiting, schedule and freeing. What is
 // here only carries that out, as attempt, waiter and Tenure do.
 type holder struct {
 	id     uint8
@@ -50,16 +50,16 @@ type holder struct {
 	timeoutAt time.Duration
 	until     time.Duration // the end of a pause
 
-	claim    claim
-	waiting  waiting
-	schedule schedule
-	freeing  freeing
-	goesOn   bool // after freeing with the same acquisition
-	releases bool // a tenure frees: its requests are tied to its connection
+	acquisition acquisition
+	waiting     waiting
+	schedule    schedule
+	freeing     freeing
+	goesOn      bool // after freeing with the same acquisition
+	releases    bool // a tenure frees: its requests are tied to its connection
 
 	token    hlc.Token
 	silenced bool // the tenure did not say "held" any more at some moment
-	strayed  bool // a claim of this attempt left the order of its connection
+	strayed  bool // a request of this attempt left the order of its connection
 	watching bool
 	hint     hint
 	writing  bool
@@ -86,7 +86,7 @@ func (w *world) newAttempt(h *holder) {
 	h.attempt++
 	h.strayed, h.writing = false, false
 	h.willed, h.lost = w.willed, false // SetWill replaces the connection
-	h.claim = explored.newClaim(w.willed, false)
+	h.acquisition = explored.newAcquisition(w.willed, false)
 	h.waiting.dueAt = 0
 	w.await(h, waitEvent{})
 	if w.willed && h.watching {
@@ -101,8 +101,8 @@ func (w *world) await(h *holder, e waitEvent) {
 	var do waitDo
 	e.random = zero
 	if h.waiting, do = h.waiting.next(h.now(), e); do == tryNow {
-		h.claim = explored.newClaim(w.willed, h.claim.mayHold)
-		w.claim(h)
+		h.acquisition = explored.newAcquisition(w.willed, h.acquisition.mayHold)
+		w.ask(h)
 	}
 	if h.waiting.watches && !watched {
 		w.watch(h)
@@ -118,8 +118,8 @@ func (w *world) watch(h *holder) {
 	h.hint = hint{pending: true, missed: true, value: w.store.holder(), version: w.store.lease.Version}
 }
 
-// claim sends a request of attempt.try.
-func (w *world) claim(h *holder) {
+// ask sends a request of attempt.try.
+func (w *world) ask(h *holder) {
 	h.phase, h.bound, h.replaced = asking, h.knows, false
 	w.send(h, claims, h.now()+explored.RequestTimeout)
 }
@@ -135,15 +135,15 @@ func (w *world) answered(h *holder, err error, version hlc.Timestamp, held value
 	h.underWay = false
 	switch h.phase {
 	case asking:
-		var next claimAction
-		h.claim, next = h.claim.next(h.now(), answer{
+		var next requestAction
+		h.acquisition, next = h.acquisition.next(h.now(), answer{
 			err: err, sent: time.Duration(h.sent) * tick, known: h.bound != 0, other: h.knows != h.bound, replaced: h.bound != 0 && h.replaced, lost: h.lost, random: zero,
 		})
 		switch next.do {
 		case begin:
 			return w.begin(h, version)
 		case ask:
-			w.claim(h)
+			w.ask(h)
 		case pause:
 			h.phase, h.until = pausing, h.now()+next.pause
 		case stop:
@@ -156,7 +156,7 @@ func (w *world) answered(h *holder, err error, version hlc.Timestamp, held value
 		entry := transport.Entry{Exists: held != (value{}), Value: []byte(held.text())}
 		return w.drive(h, answered(h.value().text(), entry, err))
 	case clearing:
-		var next claimAction
+		var next requestAction
 		h.freeing, next = h.freeing.next(h.now(), err, h.releases && h.lost, zero)
 		if next.do == pause {
 			if h.releases && h.lost {
@@ -177,7 +177,7 @@ func (w *world) tried(h *holder, err error, version hlc.Timestamp) {
 		w.await(h, waitEvent{kind: refused, version: version})
 	case !again(err):
 		w.await(h, waitEvent{kind: delayed})
-	case h.claim.mayHold:
+	case h.acquisition.mayHold:
 		h.goesOn = true
 		w.free(h, explored.TTL)
 	default:
@@ -298,9 +298,9 @@ func (w *world) quit(h *holder) error {
 	}
 	if h.phase == asking { // the request is given up
 		h.underWay = false
-		h.claim, _ = h.claim.next(h.now(), answer{err: transport.ErrOutcomeUnknown, random: zero})
+		h.acquisition, _ = h.acquisition.next(h.now(), answer{err: transport.ErrOutcomeUnknown, random: zero})
 	}
-	if h.claim.mayHold {
+	if h.acquisition.mayHold {
 		h.goesOn = false
 		w.free(h, explored.TTL)
 		return nil
@@ -363,7 +363,7 @@ func (w *world) act(h *holder) error {
 	case h.phase == waits:
 		w.await(h, waitEvent{})
 	case h.phase == pausing:
-		w.claim(h)
+		w.ask(h)
 	case h.phase == resting && h.now() >= h.freeing.end:
 		return w.freed(h, errTimeout)
 	case h.phase == resting:

@@ -15,7 +15,7 @@ import (
 
 // The walks of this file go through every order of events of a few holders and one store, with a few faults.
 //
-// The code that decides is the real one: the values claim, waiting, schedule and freeing of this package,
+// The code that decides is the real one: the values acquisition, waiting, schedule and freeing of this package,
 // protocol.TokenRefused, and the whole of statestore.Store. A state of the model is what they hold (holder, store), the
 // requests and replies under way, and how many faults may still come. Time goes in ticks: it passes when nothing
 // that is in order is under way and nothing is due. A fault takes a message out of its order, so that it comes at

@@ -451,7 +451,7 @@ func (k *keyed) holder(h *holder) {
 	}
 	switch h.phase {
 	case asking, pausing, waits:
-		c, w := &h.claim, &h.waiting
+		c, w := &h.acquisition, &h.waiting
 		k.bytes(flags(c.mayHold, c.granted, c.moved, w.delaying, w.watches, w.hinted, w.polling), flags(w.backingOff))
 		k.duration(c.backoff.interval)
 		k.duration(w.backoff.interval)

@@ -223,7 +223,7 @@ func TestInvariant19AProcessThatStandsStillLeavesNoSilentHolder(t *testing.T) {
 			if got := waiting.all(); len(got) == 0 || !strings.Contains(got[0].Error(), "too late") {
 				t.Errorf("OnWaiting got %v", got)
 			}
-			if err := slow.Settle(t.Context()); err != nil {
+			if err := slow.AwaitReleases(t.Context()); err != nil {
 				t.Error(err)
 			}
 			time.Sleep(2 * ttl)

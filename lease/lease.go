@@ -117,7 +117,8 @@ func bounded(binding transport.Binding, bound time.Duration) transport.Binding {
 }
 
 // set sends one request to set the key, bounded in time. probe is as in probeAfter.
-func (l *Lease) set(ctx context.Context, value string, binding *transport.Binding, probe time.Duration) (hlc.Timestamp, error) {
+func (l *Lease) set(ctx context.Context, value string, binding *transport.Binding,
+	probe time.Duration) (hlc.Timestamp, error) {
 	version, err := l.client.Set(ctx, l.name, []byte(value), transport.SetOptions{
 		Condition: transport.IfMissingOrEqual,
 		TTL:       l.options.TTL,
@@ -127,7 +128,8 @@ func (l *Lease) set(ctx context.Context, value string, binding *transport.Bindin
 }
 
 // get reads the key, bounded in time. probe is as in probeAfter.
-func (l *Lease) get(ctx context.Context, client *transport.Client, binding transport.Binding, probe time.Duration) (transport.Entry, error) {
+func (l *Lease) get(ctx context.Context, client *transport.Client, binding transport.Binding,
+	probe time.Duration) (transport.Entry, error) {
 	entry, err := client.GetWith(ctx, l.name, bounded(binding, l.options.RequestTimeout))
 	return entry, l.probeAfter(client, err, probe)
 }
@@ -151,7 +153,8 @@ func (l *Lease) abandon(value string, binding transport.Binding) {
 	if !l.client.Go(func(ctx context.Context) {
 		defer close(freed)
 		if err := l.free(ctx, value, binding, l.options.TTL); err != nil {
-			l.options.Logger.Warn("an abandoned acquisition may hold the lease until its TTL ends", "lease", l.name, "error", err)
+			l.options.Logger.Warn("an abandoned acquisition may hold the lease until its TTL ends",
+				"lease", l.name, "error", err)
 		}
 		if before != nil {
 			<-*before
@@ -161,11 +164,11 @@ func (l *Lease) abandon(value string, binding transport.Binding) {
 	}
 }
 
-// Settle waits until no acquisition that was given up is being freed in the background. Closing the
+// AwaitReleases waits until no acquisition that was given up is being freed in the background. Closing the
 // client ends that work, so a program that gives up an acquisition and then closes the client calls
-// Settle in between, with a bound: otherwise the store may keep the lease until its TTL ends. The
+// AwaitReleases in between, with a bound: otherwise the store may keep the lease until its TTL ends. The
 // error is the cause of the end of ctx. What could not be freed within the TTL is logged.
-func (l *Lease) Settle(ctx context.Context) error {
+func (l *Lease) AwaitReleases(ctx context.Context) error {
 	freed := l.freed.Load()
 	if freed == nil || closed.Is(*freed) {
 		return nil
@@ -174,7 +177,7 @@ func (l *Lease) Settle(ctx context.Context) error {
 	case <-*freed:
 		return nil
 	case <-ctx.Done():
-		return operror.New("lease: settle", l.name, context.Cause(ctx))
+		return operror.New("lease: await releases", l.name, context.Cause(ctx))
 	}
 }
 
@@ -194,8 +197,9 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 	for {
 		timeout := max(min(l.options.RequestTimeout, f.end-time.Since(began)), 1)
 		_, err := l.client.VDel(ctx, l.name, []byte(value), transport.DelOptions{Binding: bounded(binding, timeout)})
-		var next claimAction
-		f, next = f.next(time.Since(began), l.probeAfter(l.client, err, l.options.probe()), closed.Is(binding.Connection), random.Fraction)
+		var next requestAction
+		f, next = f.next(time.Since(began), l.probeAfter(l.client, err, l.options.probe()),
+			closed.Is(binding.Connection), random.Fraction)
 		if next.do == stop || !sleep.For(ctx, next.pause) || time.Since(began) >= f.end {
 			return next.err
 		}

@@ -135,7 +135,8 @@ func (o *Options) complete(clientID string) error {
 		case value < 0:
 			return &optionerror.Error{Package: "lease", Field: duration.name, Value: value, Problem: "is negative"}
 		case value > MaxTTL:
-			return &optionerror.Error{Package: "lease", Field: duration.name, Value: value, Problem: fmt.Sprintf("is longer than %v", MaxTTL)}
+			return &optionerror.Error{Package: "lease", Field: duration.name, Value: value,
+				Problem: fmt.Sprintf("is longer than %v", MaxTTL)}
 		case value == 0:
 			*duration.value = duration.ifZero
 		}
@@ -146,17 +147,18 @@ func (o *Options) complete(clientID string) error {
 		o.Clock = SystemClock
 	}
 	o.Trace = cmp.Or(o.Trace, &Trace{})
-	// A renewal whose reply is lost must leave room for another, before the owner's context ends.
+	// A renewal whose reply is lost must leave space for another, before the owner's context ends.
 	if o.RenewEvery+2*o.RequestTimeout+o.retryAfter > o.TTL-o.Margin-o.GracePeriod {
 		return fmt.Errorf("one lost reply would lose the lease: "+
-			"RenewEvery %v + RequestTimeout %v + a pause of %v + RequestTimeout %v "+
-			"is more than TTL %v − Margin %v − GracePeriod %v; make TTL longer, or the longest of the others shorter",
+			"RenewEvery %v + RequestTimeout %v + a pause of %v + RequestTimeout %v is more than TTL %v − Margin %v − "+
+			"GracePeriod %v; make TTL longer, or the longest of the others shorter",
 			o.RenewEvery, o.RequestTimeout, o.retryAfter, o.RequestTimeout, o.TTL, o.Margin, o.GracePeriod)
 	}
 	if noticed := o.RenewEvery + o.RequestTimeout + o.probe(); o.InstantFailover && noticed > o.TTL/2 {
-		return fmt.Errorf("InstantFailover: if the machine of the store falls silent, the next store releases the lease after half of the TTL %v, "+
-			"and the holder may notice the silence only after RenewEvery %v + RequestTimeout %v + half of that = %v; "+
-			"make RenewEvery or RequestTimeout shorter, or TTL longer", o.TTL, o.RenewEvery, o.RequestTimeout, noticed)
+		return fmt.Errorf("InstantFailover: if the machine of the store falls silent, the next store releases the lease "+
+			"after half of the TTL %v, and the holder may notice the silence only after RenewEvery %v + RequestTimeout %v + "+
+			"half of that = %v; make RenewEvery or RequestTimeout shorter, or TTL longer",
+			o.TTL, o.RenewEvery, o.RequestTimeout, noticed)
 	}
 	return nil
 }

@@ -121,11 +121,11 @@ func TestInvariant19AnAcquisitionThatWasGivenUpIsFreedBeforeTheClientCloses(t *t
 		if _, err := n.Acquire(ctx); !errors.Is(err, transport.ErrOutcomeUnknown) {
 			t.Fatalf("Acquire: %v, want ErrOutcomeUnknown", err)
 		}
-		if err := n.Settle(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Settle with a context that has ended: %v", err)
+		if err := n.AwaitReleases(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("AwaitReleases with a context that has ended: %v", err)
 		}
-		if err := n.Settle(t.Context()); err != nil {
-			t.Errorf("Settle: %v", err)
+		if err := n.AwaitReleases(t.Context()); err != nil {
+			t.Errorf("AwaitReleases: %v", err)
 		}
 		_ = n.client.Close()
 		time.Sleep(ttl / 10) // what was under way has arrived

@@ -138,11 +138,3 @@ func (t *Tenure) renew(until time.Time) event {
 	t.reportRenewal(sent, result)
 	return result
 }
-
-// signal makes one receiver of a channel with room for one item look again.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}

@@ -171,7 +171,8 @@ func (s schedule) after(now time.Duration, e event) schedule {
 	case stopped:
 		s.stopped = true
 	}
-	if now >= s.graceAt() && s.warned == nil { // too late for a renewal: the rest of the time is for the owner to stop its work
+	// Too late for a renewal: the rest of the time is for the owner to stop its work.
+	if now >= s.graceAt() && s.warned == nil {
 		s.warned, s.stopped = s.late(), true
 	}
 	return s

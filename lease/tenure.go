@@ -11,6 +11,7 @@ import (
 	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/random"
+	"github.com/tenurelock/tenure/internal/wake"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -22,9 +23,11 @@ type Tenure struct {
 	token    hlc.Token
 	acquired time.Duration // when the tenure began, on the lease's clock
 
-	wake     chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
-	looks    sync.WaitGroup // calls of look that are due or under way
-	released chan bool      // a semaphore of Release, which holds an item from the end of run on: is the tenure known to be gone from the store?
+	wake  chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
+	looks sync.WaitGroup // calls of look that are due or under way
+	// released is a semaphore of Release. It holds an item from the end of run on: is the tenure known to be gone
+	// from the store?
+	released chan bool
 
 	usable context.Context // TokenContext
 	expire context.CancelCauseFunc
@@ -62,7 +65,7 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		return nil, transport.ErrClosed
 	}
 	t.reportAcquired(ctx, sent)
-	signal(t.wake)
+	wake.Up(t.wake)
 	_, _ = t.remaining() // the process may have stood still: the tenure must not be behind
 	a.waiter = nil       // a tenure keeps its attempt
 	l.last.Store(nil)
@@ -133,7 +136,7 @@ func (t *Tenure) noteLocked(now time.Duration, e event) bool {
 	t.endContextsLocked()
 	due := t.schedule.cause != nil || now >= t.schedule.due(now)
 	if due {
-		signal(t.wake)
+		wake.Up(t.wake)
 	}
 	return due
 }
@@ -318,6 +321,7 @@ func (t *Tenure) leftAtStore() time.Duration {
 // releaseError says when the store no longer has the lease: it gives it a whole lifetime again if it restarts with
 // its data.
 func (t *Tenure) releaseError(err error) error {
-	err = fmt.Errorf("%w; it expires within %v, or as long after a restart of the store with its data", err, t.lease.options.TTL)
+	err = fmt.Errorf("%w; it expires within %v, or as long after a restart of the store with its data",
+		err, t.lease.options.TTL)
 	return operror.New("lease: release", t.lease.name, err)
 }

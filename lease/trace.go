@@ -112,7 +112,8 @@ func (t *Tenure) reportAcquired(ctx context.Context, sent time.Duration) {
 	waited := t.acquired - t.began
 	t.lease.trace(in(ctx, options.Trace.Acquired), TraceInfo{Token: t.token, RoundTrip: t.acquired - sent, Lasted: waited})
 	if options.Logger.Enabled(ctx, slog.LevelInfo) { // else nothing is allocated for it
-		options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder, "token", t.token, "waited", waited)
+		options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder,
+			"token", t.token, "waited", waited)
 	}
 }
 
@@ -149,5 +150,6 @@ func (t *Tenure) reportRenewal(sent time.Duration, result event) {
 // resource with a fencing.Checker may call it for the resource. It has no other effect: see
 // [Tenure.FencedOut].
 func (t *Tenure) NoteRefusal(ctx context.Context, operation, key string, local bool, err error) {
-	t.lease.trace(in(ctx, t.lease.options.Trace.Refused), TraceInfo{Token: t.token, Operation: operation, Key: key, Local: local, Err: err})
+	t.lease.trace(in(ctx, t.lease.options.Trace.Refused),
+		TraceInfo{Token: t.token, Operation: operation, Key: key, Local: local, Err: err})
 }

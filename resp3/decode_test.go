@@ -123,7 +123,7 @@ func TestDecodingDoesNotAllocate(t *testing.T) {
 		}
 	})
 	if allocs != 0 {
-		t.Errorf("DecodeArray allocates %v times where there is room; want 0", allocs)
+		t.Errorf("DecodeArray allocates %v times where there is space; want 0", allocs)
 	}
 	for _, sample := range valueSamples {
 		payload := []byte(sample.payload)
@@ -283,7 +283,7 @@ func checkAliases(t *testing.T, payload []byte, results ...[]byte) {
 	for i, result := range results {
 		before[i] = bytes.Clone(result)
 		if result == nil || cap(result) != len(result) {
-			t.Errorf("result %d, %q, is nil or has room for %d bytes", i, result, cap(result))
+			t.Errorf("result %d, %q, is nil or has space for %d bytes", i, result, cap(result))
 		}
 	}
 	for i := range payload {

@@ -38,7 +38,7 @@
 // The decoders are safe for input from untrusted peers. No input makes them panic, they do
 // not recurse, and they allocate at most a constant times the length of the input, whatever
 // lengths the input claims. [DecodeValue] does not allocate, and neither does [DecodeArray]
-// if dst has room. Only an error is allocated, with the same small size for any input.
+// if dst has space. Only an error is allocated, with the same small size for any input.
 //
 // # What it does not do
 //

@@ -537,12 +537,12 @@ func clientHello(t testing.TB) string {
 	near, far := net.Pipe()
 	defer far.Close()
 	go func() { _ = tls.Client(near, &tls.Config{InsecureSkipVerify: true}).Handshake() }() // ends with the pipe
-	room := make([]byte, 8<<10)
-	n, err := io.ReadAtLeast(far, room, 100)
+	buffer := make([]byte, 8<<10)
+	n, err := io.ReadAtLeast(far, buffer, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(room[:n])
+	return string(buffer[:n])
 }
 
 func TestAHandshakeThatGetsNoTurnInTimeIsCounted(t *testing.T) {

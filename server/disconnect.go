@@ -38,7 +38,8 @@ var (
 	// endLost: the connection broke, or too many others have not authenticated.
 	endLost = &ending{shown: activity.ReasonLost, cause: net.ErrClosed}
 	// endPanicked: the goroutine of the connection panicked.
-	endPanicked = &ending{shown: activity.ReasonLost, cause: errors.New("the server panicked while it handled the connection")}
+	endPanicked = &ending{shown: activity.ReasonLost,
+		cause: errors.New("the server panicked while it handled the connection")}
 )
 
 var errArriving = mqtt.Refuse(mqtt.QuotaExceeded,
@@ -153,7 +154,8 @@ func (c *connection) endWaits() {
 // the client has another authority or no TLS. A client that only disconnects does not count.
 func (c *connection) failedHandshake(err error) bool {
 	encrypted, ok := c.socket.(*tls.Conn)
-	if !ok || encrypted.ConnectionState().HandshakeComplete || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	if !ok || encrypted.ConnectionState().HandshakeComplete || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF) {
 		return false
 	}
 	var socket *net.OpError

@@ -115,11 +115,11 @@ func (s *Server) Handshaking() int {
 	return handshakes
 }
 
-// HasRoom reports whether the store takes a change without waiting for a commit.
-func (s *Server) HasRoom() bool { return s.engine.HasRoom() }
+// HasCapacity reports whether the store takes a change without waiting for a commit.
+func (s *Server) HasCapacity() bool { return s.engine.HasCapacity() }
 
-// WaitingForRoom returns how many requests wait behind one that waits because too much waits for a commit.
-func (s *Server) WaitingForRoom() int { return s.journalTurns.Waiting() }
+// WaitingForCapacity returns how many requests wait behind one that waits because too much waits for a commit.
+func (s *Server) WaitingForCapacity() int { return s.journalTurns.Waiting() }
 
 // Limits are what Options derives from MaxMemory.
 type Limits = limits

@@ -188,15 +188,15 @@ func TestInvariant59RenewalsAreAnsweredWhileTooMuchWaitsForACommit(t *testing.T)
 		}
 		writers = append(writers, w)
 	}
-	testsupport.Eventually(t, "too much waits for a commit", func() bool { return !d.server.HasRoom() })
+	testsupport.Eventually(t, "too much waits for a commit", func() bool { return !d.server.HasCapacity() })
 	for range 10 {
 		if got := holder.Do("SET", "lease", "holder:1", "NEX", "PX", "600000"); got != "+OK\r\n" {
 			t.Fatalf("a renewal is answered %q", got)
 		}
 		holder.MustGet("lease", "holder:1")
 	}
-	if d.server.HasRoom() {
-		t.Error("a commit has made room: this test shows nothing")
+	if d.server.HasCapacity() {
+		t.Error("a commit has made space: this test shows nothing")
 	}
 	release()
 	for _, w := range writers {
@@ -268,7 +268,7 @@ func watchLongCommit(t *testing.T) error {
 }
 
 // A user with many connections fills what may wait for a commit. The change of another user goes in
-// with the first room that a commit makes, and no more goes in than there is room for.
+// with the first space that a commit makes, and no more goes in than there is space for.
 func TestOneUserDoesNotKeepTheChangesOfOthersFromASlowJournal(t *testing.T) {
 	t.Parallel()
 	const connections, value = 600, 120 << 10 // more than eight batches
@@ -291,13 +291,13 @@ func TestOneUserDoesNotKeepTheChangesOfOthersFromASlowJournal(t *testing.T) {
 		}
 	}
 	testsupport.Eventually(t, "all requests of one user have come", func() bool { return s.Usage().OutgoingBytes == replies })
-	before := s.WaitingForRoom()
+	before := s.WaitingForCapacity()
 	change := testsupport.Exchange{Words: []string{"SET", "k", strings.Repeat("w", 4<<10)}, Want: "+OK\r\n"}
 	if err := victim.SendRequests(0, nil, change); err != nil {
 		t.Fatal(err)
 	}
-	testsupport.Eventually(t, "the request of another waits", func() bool { return s.WaitingForRoom() > before })
-	// The first commit has what came first, the second what filled the room meanwhile. Later ones may
+	testsupport.Eventually(t, "the request of another waits", func() bool { return s.WaitingForCapacity() > before })
+	// The first commit has what came first, the second what filled the space meanwhile. Later ones may
 	// begin as soon as one request of the first user goes in.
 	for range cap(steps.step) {
 		steps.step <- struct{}{}
@@ -428,7 +428,7 @@ func TestAReplyLargerThanTheLimitsLeavesAfterItsCommit(t *testing.T) {
 	testsupport.MustBeCommitting(t, d.journal)
 	get := p.Request("GET", "k")
 	acknowledged := make(chan error, 1)
-	go func() { _, err := p.Publish(get); acknowledged <- err }() // PUBACK waits for room
+	go func() { _, err := p.Publish(get); acknowledged <- err }() // PUBACK waits for space
 	await.Done(func() { time.Sleep(20 * time.Millisecond) })
 	release()
 	if err := await.Receive(acknowledged); err != nil {

@@ -38,11 +38,11 @@ func TestAServerTakesAsManyClientsAsItMay(t *testing.T) {
 	}
 	b = testsupport.Connect(t, address, "b", nil) // which ends its session
 	_ = b.Paho.Disconnect(&paho.Disconnect{})
-	connectWhenThereIsRoom(t, address, "c")
+	connectWhenThereIsSpace(t, address, "c")
 }
 
-// connectWhenThereIsRoom retries, since the server reads a DISCONNECT after its client is gone.
-func connectWhenThereIsRoom(t *testing.T, address, id string) {
+// connectWhenThereIsSpace retries, since the server reads a DISCONNECT after its client is gone.
+func connectWhenThereIsSpace(t *testing.T, address, id string) {
 	t.Helper()
 	var err error
 	for range 1000 {
@@ -76,7 +76,7 @@ func TestInvariant38ARenewalIsNeverRefusedForQuota(t *testing.T) {
 }
 
 // The notifications of a client's own renewals leave together with the replies, so only a few of them wait
-// at a time. The room that each client has is enough for these, even if others have taken all shared room.
+// at a time. The space that each client has is enough for these, even if others have taken all shared space.
 func TestInvariant38AClientMayRenewManyWatchedLeasesInOneWrite(t *testing.T) {
 	const leases = 60
 	address := testsupport.Start(t, server.Options{}.With(server.Limits{Outgoing: 8 << 20, AllOutgoing: 1}))
@@ -97,12 +97,12 @@ func TestInvariant38AClientMayRenewManyWatchedLeasesInOneWrite(t *testing.T) {
 // nothingWaits waits until no data waits for any connection.
 func nothingWaits(t *testing.T, s *server.Server) {
 	t.Helper()
-	testsupport.Eventually(t, "the room is free", func() bool { return s.Usage().OutgoingBytes == 0 })
+	testsupport.Eventually(t, "the space is free", func() bool { return s.Usage().OutgoingBytes == 0 })
 }
 
 const large = 64 << 10 // some of it fills the buffers on the way
 
-func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsRoom(t *testing.T) {
+func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsSpace(t *testing.T) {
 	const limit = 4 * large
 	address, s := testsupport.StartServer(t, server.Options{}.With(server.Limits{Outgoing: limit}))
 	deaf, writer := testsupport.DialRaw(t, address, "deaf"), testsupport.DialRaw(t, address, "writer")
@@ -152,7 +152,7 @@ func TestASessionHoldsALimitedNumberOfMessages(t *testing.T) {
 		t.Errorf("%+v", usage)
 	}
 	other := testsupport.ConnectPacket{ID: "other"}.Connect(t, address)
-	other.Subscribe("t")                    // has room of its own
+	other.Subscribe("t")                    // has space of its own
 	publisher.MustPublish("t", payloads[7]) // which fits there only
 	other.MustReceive(payloads[7])
 	c = login.Connect(t, address)

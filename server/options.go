@@ -38,9 +38,9 @@ type Options struct {
 	// X25519, with or without ML-KEM, and P-256. A client may show 5 certificates, no two of
 	// authorities of the same name. To bound that, the server verifies certificates itself, and
 	// resumes no session of a client with one. With GetConfigForClient, VerifyPeerCertificate or VerifyConnection
-	// package tls verifies, without these bounds; a configuration that the first returns is used as it is. Half of the processors that Go uses
-	// compute handshakes, in fair turns by remote address. The server uses a copy, so changes
-	// after New have no effect.
+	// package tls verifies, without these bounds; a configuration that the first returns is used as it is. Half of
+	// the processors that Go uses compute handshakes, in fair turns by remote address. The server uses a copy, so
+	// changes after New have no effect.
 	TLS *tls.Config
 
 	// Authenticator decides which clients may connect; nil admits every client that TLS admits.
@@ -80,7 +80,7 @@ type Options struct {
 	// make backups meanwhile, if the journal can.
 	Journal statestore.Journal
 	// MaxPacketSize bounds each MQTT packet in bytes, and with it each key and
-	// value. At least 1,024: less has no room for the packets that every client needs.
+	// value. At least 1,024: less has no space for the packets that every client needs.
 	// Default 1 MiB.
 	MaxPacketSize uint32
 	// MaxClients bounds how many clients may be connected or have a session that is kept while
@@ -174,7 +174,7 @@ func (o *Options) isLocal() bool {
 }
 
 const (
-	// leastMemory is the smallest Options.MaxMemory: less has no room even for a few packets.
+	// leastMemory is the smallest Options.MaxMemory: less has no space even for a few packets.
 	leastMemory = 32 << 20
 	// leastPacket is the smallest Options.MaxPacketSize.
 	leastPacket = 1024
@@ -208,7 +208,8 @@ func (o *Options) completeLimits() (wrong error) {
 	check("MaxUnauthenticatedPerAddress", int64(o.MaxUnauthenticatedPerAddress))
 	if o.MaxMemory > 0 && o.MaxMemory < leastMemory {
 		refuse("MaxMemory", o.MaxMemory, fmt.Sprintf(
-			"is below %d (%d MiB), the least with which a server can work; 0 means no limit", int64(leastMemory), leastMemory>>20))
+			"is below %d (%d MiB), the least with which a server can work; 0 means no limit",
+			int64(leastMemory), leastMemory>>20))
 	}
 	if o.MaxPacketSize = cmp.Or(o.MaxPacketSize, defaults.PacketSize); o.MaxPacketSize < leastPacket {
 		refuse("MaxPacketSize", o.MaxPacketSize, fmt.Sprintf("is below %d; 0 means %d", leastPacket, defaults.PacketSize))

@@ -23,7 +23,7 @@ import (
 //
 // A client that reads too slowly for a notification to fit is disconnected: it connects, watches and
 // reads again, and so misses nothing. If the notification were dropped, the client would keep an
-// outdated state. While replies have no room, the server reads nothing more from the client.
+// outdated state. While replies have no space, the server reads nothing more from the client.
 type outbox struct {
 	limit int64              // bytes
 	all   *sharedquota.Quota // Server.outgoing
@@ -33,12 +33,12 @@ type outbox struct {
 	turn  *fairqueue.Place   // of Server.processors, for this goroutine
 
 	mu       sync.Mutex
-	room     sync.Cond // there may be room for a reply again
+	space    sync.Cond // there may be space for a reply again
 	writing  bool      // a goroutine will write what waits
 	queue    []packet
 	first    int  // in queue; what is before has left
 	messages bool // the session has messages to write
-	replies  int  // that have room: queued ones, and ones whose requests are being applied or wait for a commit
+	replies  int  // that have space: queued ones, and ones whose requests are being applied or wait for a commit
 	used     int64
 	moved    time.Time // when the outbox was last known to be behind and something left
 	closed   bool
@@ -49,12 +49,13 @@ type outbox struct {
 const assured = 8 << 10
 
 func (s *Server) newOutbox(write func()) *outbox {
-	o := &outbox{limit: s.limits.Outgoing, all: s.outgoing, write: write, task: s.writers.NewPlace(), turn: s.processors.NewPlace()}
-	o.room.L = &o.mu
+	o := &outbox{limit: s.limits.Outgoing, all: s.outgoing, write: write, task: s.writers.NewPlace(),
+		turn: s.processors.NewPlace()}
+	o.space.L = &o.mu
 	return o
 }
 
-// notify queues a notification. It reports whether there was room, and whether the outbox is behind now.
+// notify queues a notification. It reports whether there was space, and whether the outbox is behind now.
 func (o *outbox) notify(notification packet) (queued, behind bool) {
 	o.mu.Lock()
 	defer o.unlockAndStart()
@@ -73,7 +74,7 @@ func (o *outbox) notify(notification packet) (queued, behind bool) {
 	return true, behind
 }
 
-// answer queues a reply that has room.
+// answer queues a reply that has space.
 func (o *outbox) answer(reply *pendingReply) {
 	o.mu.Lock()
 	defer o.unlockAndStart()
@@ -84,7 +85,7 @@ func (o *outbox) answer(reply *pendingReply) {
 	o.queue = append(o.queue, packet{reply: reply})
 }
 
-// overdraw takes room for the value of a reply, whose length only the store could tell, and which perhaps has
+// overdraw takes space for the value of a reply, whose length only the store could tell, and which perhaps has
 // left. It may exceed the budget: then the next request waits.
 func (o *outbox) overdraw(bytes int64) {
 	o.mu.Lock()
@@ -122,7 +123,7 @@ func (o *outbox) rest() {
 // maxSpareQueue is the longest queue, in packets, that an outbox keeps for reuse.
 const maxSpareQueue = 64
 
-// next takes a packet, if there is one, for the goroutine that writes, and gives back its room. more says that
+// next takes a packet, if there is one, for the goroutine that writes, and gives back its space. more says that
 // another one follows.
 func (o *outbox) next() (p packet, ok, more bool) {
 	o.mu.Lock()
@@ -154,13 +155,13 @@ func (o *outbox) takeMessages() (any bool) {
 	return any
 }
 
-// reserveReply takes room for the reply to a request of the connection, before the store gets it, and returns how many
-// replies have room now. One has room in any case, unless other packets wait. If there is none, reserveReply waits for
-// it, or reports false. writes is true if the caller is to write what waits, and to call rest then.
+// reserveReply takes space for the reply to a request of the connection, before the store gets it, and returns how many
+// replies have space now. One has space in any case, unless other packets wait. If there is none, reserveReply
+// waits for it, or reports false. writes is true if the caller is to write what waits, and to call rest then.
 func (o *outbox) reserveReply(bytes int64, most int, wait bool) (waits int, writes, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for ; !o.takeReplyLocked(bytes, most); o.room.Wait() {
+	for ; !o.takeReplyLocked(bytes, most); o.space.Wait() {
 		if !wait || o.closed {
 			return 0, false, false
 		}
@@ -183,7 +184,7 @@ func (o *outbox) takeReplyLocked(bytes int64, most int) bool {
 	return true
 }
 
-// release gives back the room of a reply that is not queued.
+// release gives back the space of a reply that is not queued.
 func (o *outbox) release(reply *pendingReply) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -196,7 +197,7 @@ func (o *outbox) releaseLocked(p packet) {
 	if p.reply != nil {
 		o.replies--
 	}
-	o.room.Signal()
+	o.space.Signal()
 }
 
 // end makes the outbox take nothing more. It does not wait.
@@ -204,11 +205,11 @@ func (o *outbox) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed = true
-	o.room.Signal()
+	o.space.Signal()
 }
 
 // close ends the outbox, and returns when no goroutine writes any more. The socket must have been closed, so
-// that a present write returns. The room of replies that wait for a commit stays taken until then: the
+// that a present write returns. The space of replies that wait for a commit stays taken until then: the
 // engine still has them.
 func (o *outbox) close() {
 	o.end()
@@ -324,12 +325,12 @@ func (c *connection) writeMessages(turn *fairqueue.Place, write func()) {
 	if !c.outbox.takeMessages() {
 		return
 	}
-	room := heldRooms.Get().(*[heldRoom]byte)
-	defer heldRooms.Put(room)
+	buffer := heldBuffers.Get().(*[heldSize]byte)
+	defer heldBuffers.Put(buffer)
 	for more := true; more && !c.isClosed(); {
 		turn.Begin()
 		var gathered []byte
-		gathered, more = c.client.session.Append(room[:0], heldEnough)
+		gathered, more = c.client.session.Append(buffer[:0], heldEnough)
 		if len(gathered) == 0 {
 			return
 		}
@@ -372,14 +373,14 @@ func (c *connection) send(packet []byte) error {
 }
 
 const (
-	// heldRoom is the usual room for packets that are held back, in bytes.
-	heldRoom = 32 << 10
+	// heldSize is the usual space for packets that are held back, in bytes.
+	heldSize = 32 << 10
 	// heldEnough is how many bytes are written without waiting for more.
-	heldEnough = heldRoom / 2
+	heldEnough = heldSize / 2
 )
 
-// heldRooms has arrays for connections that hold packets back. Idle ones need none.
-var heldRooms = sync.Pool{New: func() any { return new([heldRoom]byte) }}
+// heldBuffers has arrays for connections that hold packets back. Idle ones need none.
+var heldBuffers = sync.Pool{New: func() any { return new([heldSize]byte) }}
 
 // holdBack lets encode append whole packets to those that will be written next. It does not write, and does not wait
 // for a write: see flush.
@@ -387,7 +388,7 @@ func (c *connection) holdBack(encode func(held []byte) []byte) {
 	c.holding.Lock()
 	defer c.holding.Unlock()
 	if c.held == nil {
-		c.held = heldRooms.Get().(*[heldRoom]byte)[:0]
+		c.held = heldBuffers.Get().(*[heldSize]byte)[:0]
 	}
 	c.held = encode(c.held)
 }
@@ -423,8 +424,8 @@ func (c *connection) flush() error {
 		}
 		c.close()
 	}
-	if cap(held) == heldRoom {
-		heldRooms.Put((*[heldRoom]byte)(held[:heldRoom]))
+	if cap(held) == heldSize {
+		heldBuffers.Put((*[heldSize]byte)(held[:heldSize]))
 	}
 	return err
 }

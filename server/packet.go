@@ -127,7 +127,8 @@ func free(f *wire.Forward) {
 func (s *Server) encodeReply(topic string, correlation []byte, reply statestore.Reply) *wire.Forward {
 	f := forwards.Get().(*wire.Forward)
 	f.TopicBytes = append(f.TopicBytes[:0], topic...)
-	f.Properties = mqtt.AppendProperty(append(f.Properties[:0], s.replyProperties...), packets.PropCorrelationData, correlation)
+	f.Properties = mqtt.AppendProperty(append(f.Properties[:0], s.replyProperties...),
+		packets.PropCorrelationData, correlation)
 	if !reply.Version.IsZero() {
 		f.Properties = appendVersion(f.Properties, reply.Version)
 	}
@@ -146,8 +147,8 @@ func (s *Server) encodeNotification(id string, change *statestore.Change, dialec
 }
 
 func appendVersion(properties []byte, version hlc.Timestamp) []byte {
-	var room [64]byte // for the usual node ids
-	return mqtt.AppendUserProperty(properties, protocol.PropertyTimestamp, version.Append(room[:0]))
+	var buffer [64]byte // for the usual node ids
+	return mqtt.AppendUserProperty(properties, protocol.PropertyTimestamp, version.Append(buffer[:0]))
 }
 
 // encodeProperties sets the encoded properties that all notifications, and all replies, of the store have.

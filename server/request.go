@@ -73,7 +73,8 @@ func (s *Server) request(conn *connection, r request) *mqtt.Refusal {
 	answer := conn.newReply(&r, command.Key)
 	endTurn, ok := conn.admitRequest(&r, answer)
 	if !ok {
-		return refusal(mqtt.ImplementationError, "the connection or the store has ended before the store could take the request")
+		return refusal(mqtt.ImplementationError,
+			"the connection or the store has ended before the store could take the request")
 	}
 	reply, fault := s.submit(conn, command, answer.arrive)
 	endTurn()
@@ -132,7 +133,7 @@ const (
 	assuredReplies = 3
 )
 
-// admitRequest takes room for a request and its reply, and waits if too much waits: for the connection, or for
+// admitRequest takes space for a request and its reply, and waits if too much waits: for the connection, or for
 // a commit. endTurn is to be called when the store has the request. admitRequest reports false if the connection or
 // the store ends before.
 func (c *connection) admitRequest(r *request, answer *pendingReply) (endTurn func(), ok bool) {
@@ -144,7 +145,8 @@ func (c *connection) admitRequest(r *request, answer *pendingReply) (endTurn fun
 	if c.writesOwn = c.writesOwn || writes; !ok {
 		return nil, false
 	}
-	if assured := len(r.Payload) <= assuredRequest && replies <= assuredReplies; assured || s.engine.HasRoom() && s.journalTurns.Waiting() == 0 {
+	assured := len(r.Payload) <= assuredRequest && replies <= assuredReplies
+	if assured || s.engine.HasCapacity() && s.journalTurns.Waiting() == 0 {
 		return func() {}, true
 	}
 	c.waitOutsideTurn(func() { endTurn, ok = c.awaitJournal() })
@@ -157,7 +159,7 @@ func (c *connection) admitRequest(r *request, answer *pendingReply) (endTurn fun
 // awaitJournal waits until not too much waits for a commit, and reports false if the connection or the store
 // ends before. Users take turns, and clients without a user by their addresses, so that one with a thousand
 // connections does not keep the others waiting. A turn ends when the store has the request, so that no more
-// goes in than there is room for.
+// goes in than there is space for.
 func (c *connection) awaitJournal() (end func(), ok bool) {
 	source := c.identity.User
 	if source == "" {
@@ -167,7 +169,7 @@ func (c *connection) awaitJournal() (end func(), ok bool) {
 	if err != nil {
 		return nil, false
 	}
-	if c.server.engine.Room(c.open) != nil {
+	if c.server.engine.AwaitCapacity(c.open) != nil {
 		end()
 		return nil, false
 	}

@@ -40,7 +40,7 @@ type Server struct {
 	socket   net.Listener
 	auth     *unauthenticated.Limiter // bounds the connections that have not authenticated
 	sockets  int                      // how many there may be; 0: no limit
-	failed   chan error               // why connections are no longer accepted; room for one
+	failed   chan error               // why connections are no longer accepted; space for one
 	accepted uint64                   // connections so far, of the goroutine that accepts them
 	handlers sync.WaitGroup           // one for each connection, and one for the goroutine that accepts them
 	messages *pubsub.Broker           // passes ordinary messages on
@@ -68,7 +68,7 @@ type Server struct {
 
 	running      context.Context         // until the server stops: from then on, no Will is applied
 	stop         context.CancelFunc      // ends running
-	journalTurns *semaphore.Fair[string] // of requests that wait for room before a slow journal, by user or address
+	journalTurns *semaphore.Fair[string] // of requests that wait for space before a slow journal, by user or address
 	behind       atomic.Pointer[outbox]  // the latest that was behind; nil: none
 
 	mu          sync.Mutex
@@ -152,21 +152,22 @@ func newServer(options Options) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	s := &Server{
-		options:         options,
-		limits:          options.limits,
-		logger:          options.Logger,
-		socket:          options.Listener,
-		sockets:         descriptors.MaxSockets(),
-		failed:          make(chan error, 1),
-		connections:     make(map[*connection]struct{}),
-		clients:         make(map[string]*client),
-		ids:             make(map[string]*idLock),
-		stats:           Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[RefusalReason]uint64)},
-		seed:            maphash.MakeSeed(),
-		messages:        pubsub.New(options.limits.Subscriptions, options.limits.Messages),
-		outgoing:        sharedquota.New(options.limits.AllOutgoing),
-		arriving:        sharedquota.NewUsers(options.limits.Arriving),
-		journalTurns:    semaphore.New(1, math.MaxInt, func(string) int { return math.MaxInt }), // each connection waits with one request
+		options:     options,
+		limits:      options.limits,
+		logger:      options.Logger,
+		socket:      options.Listener,
+		sockets:     descriptors.MaxSockets(),
+		failed:      make(chan error, 1),
+		connections: make(map[*connection]struct{}),
+		clients:     make(map[string]*client),
+		ids:         make(map[string]*idLock),
+		stats:       Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[RefusalReason]uint64)},
+		seed:        maphash.MakeSeed(),
+		messages:    pubsub.New(options.limits.Subscriptions, options.limits.Messages),
+		outgoing:    sharedquota.New(options.limits.AllOutgoing),
+		arriving:    sharedquota.NewUsers(options.limits.Arriving),
+		// Each connection waits with one request.
+		journalTurns:    semaphore.New(1, math.MaxInt, func(string) int { return math.MaxInt }),
 		processors:      fairqueue.New(0),
 		writers:         fairqueue.New(0),
 		events:          events.NewLog(options.Logger),

@@ -104,7 +104,7 @@ func TestAnExplicitLimitIsNotChanged(t *testing.T) {
 	}
 }
 
-func TestALargeDedupWindowLeavesRoomForAClient(t *testing.T) {
+func TestALargeDedupWindowLeavesSpaceForAClient(t *testing.T) {
 	o := Options{MaxMemory: 32 << 20, Store: statestore.Options{DedupWindow: 1<<16 - 1}}
 	if err := o.complete(); err != nil || o.MaxClients != 1 {
 		t.Errorf("%d clients, %v", o.MaxClients, err)
@@ -239,7 +239,7 @@ func newTestServer() *Server {
 	}
 }
 
-// outboxOf returns an outbox of a server with room for so many bytes. Without write nothing is written.
+// outboxOf returns an outbox of a server with space for so many bytes. Without write nothing is written.
 func outboxOf(limit int64, all *sharedquota.Quota, write func(o *outbox)) (o *outbox) {
 	s := newTestServer()
 	s.limits.Outgoing, s.outgoing = limit, all
@@ -301,7 +301,7 @@ func TestEachPacketIsWrittenByTheReaderOrByAnother(t *testing.T) {
 	for client := range clients {
 		pushing.Go(func() {
 			for i := range each {
-				for queued := false; !queued; { // the room of 1 MiB may be taken
+				for queued := false; !queued; { // the space of 1 MiB may be taken
 					change := &statestore.Change{Key: strconv.Itoa(client), Value: strconv.Itoa(i + 1)}
 					queued, _ = o.notify(packet{change: change})
 				}
@@ -315,7 +315,7 @@ func TestEachPacketIsWrittenByTheReaderOrByAnother(t *testing.T) {
 			p := replyOf(o, replyOverhead)
 			_, writes, ok := o.reserveReply(p.bytes, 100, true)
 			if !ok {
-				t.Error("no room")
+				t.Error("no space")
 				return
 			}
 			p.arrive(statestore.Reply{})
@@ -374,8 +374,8 @@ func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
 }
 
 // A client for which a notification does not fit is disconnected. Other clients must not be able
-// to take the room that it needs.
-func TestInvariant57ClientsThatDoNotReadLeaveRoomForTheNotificationsOfOthers(t *testing.T) {
+// to take the space that it needs.
+func TestInvariant57ClientsThatDoNotReadLeaveSpaceForTheNotificationsOfOthers(t *testing.T) {
 	all := sharedquota.New(1 << 20)
 	for range 1000 { // each takes as much as it gets, in pieces of all sizes
 		deaf := outboxOf(64<<10, all, nil)
@@ -388,7 +388,7 @@ func TestInvariant57ClientsThatDoNotReadLeaveRoomForTheNotificationsOfOthers(t *
 	reads := outboxOf(64<<10, all, nil)
 	for range 10 {
 		if queued, _ := reads.notify(packet{change: &statestore.Change{Key: "key", Value: string(make([]byte, 100))}}); !queued {
-			t.Fatalf("a client that reads has no room for a notification; %d of %d bytes are taken", all.Used(), 1<<20)
+			t.Fatalf("a client that reads has no space for a notification; %d of %d bytes are taken", all.Used(), 1<<20)
 		}
 	}
 	reads.close()
@@ -465,7 +465,7 @@ func replyOf(o *outbox, bytes int64) *pendingReply {
 	return p
 }
 
-func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
+func TestSpaceForRepliesThatWaitForACommit(t *testing.T) {
 	const limit = 100 << 10
 	for _, test := range []struct {
 		name  string
@@ -488,12 +488,12 @@ func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
 			o := outboxOf(limit, all, nil)
 			for _, bytes := range test.first {
 				if _, _, ok := o.reserveReply(bytes, 4, false); !ok {
-					t.Fatal("no room for the first replies")
+					t.Fatal("no space for the first replies")
 				}
 			}
 			_, _, got := o.reserveReply(test.bytes, 4, false)
 			if got != test.want {
-				t.Errorf("room for a reply of %d bytes: %t, want %t", test.bytes, got, test.want)
+				t.Errorf("space for a reply of %d bytes: %t, want %t", test.bytes, got, test.want)
 			}
 			granted := make(chan bool, 1)
 			if !test.want {
@@ -506,7 +506,7 @@ func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
 				o.release(replyOf(o, bytes))
 			}
 			if !test.want && !await.Receive(granted) {
-				t.Error("there is no room after the others")
+				t.Error("there is no space after the others")
 			}
 			o.release(replyOf(o, test.bytes))
 			if all.Used() != test.other || o.replies != 0 || o.used != 0 {
@@ -517,14 +517,14 @@ func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
 }
 
 // The engine has the reply until its commit, whether or not the connection is there.
-func TestRoomOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
+func TestSpaceOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
 	all := sharedquota.New(2 << 20)
 	o := outboxOf(1<<20, all, nil)
 	var waiting []*pendingReply
 	for range 3 {
 		p := replyOf(o, replyOverhead)
 		if _, _, ok := o.reserveReply(p.bytes, 10, false); !ok {
-			t.Fatal("no room")
+			t.Fatal("no space")
 		}
 		waiting = append(waiting, p)
 	}
@@ -542,7 +542,7 @@ func TestRoomOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
 	}
 	for _, wait := range []bool{false, true} {
 		if _, _, ok := o.reserveReply(1, 10, wait); ok {
-			t.Error("a closed connection has room")
+			t.Error("a closed connection has space")
 		}
 	}
 }

@@ -43,7 +43,7 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 		{"the port is taken", server.Options{Addr: taken.Addr().String()}, "address already in use"},
 		{"no address", server.Options{Addr: "nowhere"}, "missing port"},
 		{"a negative limit", server.Options{Addr: "127.0.0.1:0", Store: statestore.Options{MaxKeys: -1}}, "cannot be negative"},
-		{"no room for packets", server.Options{Addr: "127.0.0.1:0", MaxPacketSize: 1023}, "Options.MaxPacketSize 1023 is below 1024"},
+		{"no space for packets", server.Options{Addr: "127.0.0.1:0", MaxPacketSize: 1023}, "Options.MaxPacketSize 1023 is below 1024"},
 	} {
 		if _, err := server.New(test.options); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", test.name, err, test.want)

@@ -11,7 +11,7 @@ import (
 )
 
 // DropReason is why a request was not given to the store. The sender reads it in the
-// acknowledgement, as far as its version of MQTT has room for it.
+// acknowledgement, as far as its version of MQTT has space for it.
 type DropReason = envelope.DropReason
 
 // The reasons why a request is dropped.
@@ -26,9 +26,11 @@ const (
 	DroppedExpired        = envelope.DroppedExpired        // its Message Expiry Interval was over
 
 	// DroppedTooManyTopics: the client has used 64 other response topics in its session.
-	DroppedTooManyTopics DropReason = "this client has used 64 response topics below clients/ in its session already; let it use one for all requests"
+	DroppedTooManyTopics DropReason = "this client has used 64 response topics below clients/ in its session already; " +
+		"let it use one for all requests"
 	// DroppedJournalSlow: it is a Will, and for 5 s too much waited for the journal.
-	DroppedJournalSlow DropReason = "the journal did not go on in time for a Will; if it stays so, look for a disk or a network that is slow"
+	DroppedJournalSlow DropReason = "the journal did not go on in time for a Will; if it stays so, look for a disk or a " +
+		"network that is slow"
 )
 
 // RefusalReason is why a connection was refused.
@@ -37,13 +39,18 @@ type RefusalReason string
 // The reasons why a connection is refused. CONNACK tells the client no more than it may know. A
 // connection that has not sent a CONNECT is closed.
 const (
-	RefusedCredentials     RefusalReason = "wrong credentials"                           // Authenticator has refused the client
-	RefusedBusy            RefusalReason = "too many password checks wait"               // too many clients wait for Authenticator
-	RefusedSlow            RefusalReason = "no TLS handshake or password check in time"  // TLS or Authenticator had no turn, or Authenticator has not decided, within 5 s after the connection was accepted
-	RefusedUnauthenticated RefusalReason = "too many connections have not authenticated" // see Options.MaxUnauthenticated
+	// RefusedCredentials: Authenticator has refused the client.
+	RefusedCredentials RefusalReason = "wrong credentials"
+	// RefusedBusy: too many clients wait for Authenticator.
+	RefusedBusy RefusalReason = "too many password checks wait"
+	// RefusedSlow: TLS or Authenticator had no turn, or Authenticator has not decided, within 5 s.
+	RefusedSlow RefusalReason = "no TLS handshake or password check in time"
+	// RefusedUnauthenticated: see Options.MaxUnauthenticated.
+	RefusedUnauthenticated RefusalReason = "too many connections have not authenticated"
 	RefusedTurn            RefusalReason = "another connection of the client was being established"
 	RefusedDescriptors     RefusalReason = "too many files and sockets are open"
-	RefusedRules           RefusalReason = "CONNECT was refused" // client id, Will, or a limit; CONNACK has the reason, if the client takes a CONNACK
+	// RefusedRules: a client id, a Will or a limit; CONNACK has the reason, if the client takes a CONNACK.
+	RefusedRules RefusalReason = "CONNECT was refused"
 )
 
 // MessageDropReason is why an ordinary message did not reach a subscriber: "session full" or "sessions full", as
@@ -92,7 +99,8 @@ type Usage struct {
 
 // Usage returns what the server holds now. It is cheap to call.
 func (s *Server) Usage() Usage {
-	usage := Usage{Store: s.engine.Usage(), Usage: s.messages.Usage(), OutgoingBytes: s.outgoing.Used(), ArrivingBytes: s.arriving.Used()}
+	usage := Usage{Store: s.engine.Usage(), Usage: s.messages.Usage(), OutgoingBytes: s.outgoing.Used(),
+		ArrivingBytes: s.arriving.Used()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	usage.Sessions = len(s.clients)
@@ -104,7 +112,8 @@ func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats := s.stats
-	stats.Dropped, stats.Refused, stats.DroppedMessages = maps.Clone(stats.Dropped), maps.Clone(stats.Refused), s.messages.Dropped()
+	stats.Dropped, stats.Refused, stats.DroppedMessages = maps.Clone(stats.Dropped),
+		maps.Clone(stats.Refused), s.messages.Dropped()
 	return stats
 }
 

@@ -21,7 +21,8 @@ func (s *Server) admitWill(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
 	case will.QoS > 1:
 		return refusal(mqtt.QoSNotSupported, noQoS2) // [MQTT-3.2.2-12]
 	case will.WillDelay > 0:
-		return mqtt.Refuse(mqtt.ImplementationError, "a Will is published when its connection ends, so its Will Delay Interval must be 0, not %d", will.WillDelay)
+		return mqtt.Refuse(mqtt.ImplementationError,
+			"a Will is published when its connection ends, so its Will Delay Interval must be 0, not %d", will.WillDelay)
 	case topic == protocol.InvokeTopic:
 		return s.setWillRequest(conn, will)
 	case !s.mayLeaveWill(conn.identity, topic): // when the Will is due, the client can no longer be told
@@ -90,7 +91,8 @@ func (c *connection) endWill() error {
 	case c.why.Load() == endLeft || s.running.Err() != nil:
 	case c.will != nil:
 		s.applyWill(c)
-	case will != nil && s.mayLeaveWill(c.identity, will.Topic) && s.mayPublish(c.identity, will.Topic): // rules and response topics may have changed
+	// Rules and response topics may have changed.
+	case will != nil && s.mayLeaveWill(c.identity, will.Topic) && s.mayPublish(c.identity, will.Topic):
 		will.Expires = expiryOf(c.willExpiry)
 		c.readTurn.Begin()
 		defer c.readTurn.End()
@@ -113,7 +115,7 @@ func (s *Server) applyWill(conn *connection) {
 	}
 	ctx, cancel := context.WithTimeout(s.running, willPatience)
 	defer cancel()
-	if s.engine.Room(ctx) != nil {
+	if s.engine.AwaitCapacity(ctx) != nil {
 		if s.running.Err() == nil {
 			s.drop(conn, DroppedJournalSlow)
 		}

@@ -25,7 +25,8 @@ const (
 	VerbKeyNotify
 )
 
-var verbNames = []string{"unknown", protocol.VerbSet, protocol.VerbGet, protocol.VerbDel, protocol.VerbVDel, protocol.VerbKeyNotify}
+var verbNames = []string{"unknown", protocol.VerbSet, protocol.VerbGet, protocol.VerbDel,
+	protocol.VerbVDel, protocol.VerbKeyNotify}
 
 // String returns the verb as the protocol spells it.
 func (v Verb) String() string { return nameOf("Verb", verbNames, v) }
@@ -138,8 +139,8 @@ func Parse(request Request) Command {
 	command := Command{Request: request, fingerprint: fingerprintOf(request)}
 	command.timestamp, command.badTimestamp = parseProperty(request.Timestamp, hlc.Parse)
 	command.token, command.badToken = parseProperty(request.FencingToken, hlc.ParseToken)
-	var room [7][]byte // the longest command, SET key value NEX value PX ms
-	arguments, err := resp3.DecodeArray(room[:0], request.Payload)
+	var buffer [7][]byte // the longest command, SET key value NEX value PX ms
+	arguments, err := resp3.DecodeArray(buffer[:0], request.Payload)
 	if err != nil || len(arguments) == 0 {
 		command.refusal = protocol.SyntaxError
 		return command

@@ -149,7 +149,7 @@ func TestInvariant59OnlyWhatARestartMustKnowHasRecords(t *testing.T) {
 	}
 }
 
-// A request that makes room by removing expired keys has a group for each, so that no group is
+// A request that makes space by removing expired keys has a group for each, so that no group is
 // larger than a journal can keep whole.
 func TestEachExpiryIsAGroupOfItsOwn(t *testing.T) {
 	const keys = 3 * MaxGroup

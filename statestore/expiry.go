@@ -33,15 +33,15 @@ func (s *Store) expireOne(now Instant, effects *Effects) (found bool) {
 	return true
 }
 
-// roomSteps is how many expired keys one SET removes or files anew at most. All other requests wait meanwhile: without
-// a bound, one SET took half a second in a store with a million keys.
-const roomSteps = 256
+// expirySteps is how many expired keys one SET removes or files anew at most. All other requests wait
+// meanwhile: without a bound, one SET took half a second in a store with a million keys.
+const expirySteps = 256
 
-// makeRoom removes expired keys until a SET exceeds no limit, and reports whether it does: expired keys do not
-// count, whether or not Expire has removed them. Where more than roomSteps of them would have to go, the SET
+// removeExpired removes expired keys until a SET exceeds no limit, and reports whether it does: expired keys do not
+// count, whether or not Expire has removed them. Where more than expirySteps of them would have to go, the SET
 // exceeds the limit until Expire has removed them.
-func (s *Store) makeRoom(now Instant, current *entry, command *Command, effects *Effects) bool {
-	for range roomSteps {
+func (s *Store) removeExpired(now Instant, current *entry, command *Command, effects *Effects) bool {
+	for range expirySteps {
 		if !s.overQuota(current, command) {
 			return true
 		}

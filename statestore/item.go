@@ -213,7 +213,8 @@ func (r Record) decode() (Item, error) {
 		return Item{}, damaged("wrong checksum")
 	}
 	if fields[0] > format {
-		return Item{}, fmt.Errorf("%w: it has format %d, this version reads up to %d; use the version that wrote it, or a newer one",
+		return Item{}, fmt.Errorf("%w: it has format %d, this version reads up to %d; use the version that wrote it, or a "+
+			"newer one",
 			ErrNewerFormat, fields[0], format)
 	}
 	if fields[0] != format {

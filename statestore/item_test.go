@@ -116,7 +116,7 @@ func TestIDsAreShortAndDistinct(t *testing.T) {
 		item := Item{Kind: KindKey, Key: name, Value: name, Version: hlc.Timestamp{Wall: 1, Node: storeNode}}
 		record := item.Record()
 		if len(record.ID) > MaxID || cap(record.ID) > len(record.ID) || seen[string(record.ID)] {
-			t.Errorf("the ID of %.20q has %d bytes, room for %d, and may be shared", name, len(record.ID), cap(record.ID))
+			t.Errorf("the ID of %.20q has %d bytes, space for %d, and may be shared", name, len(record.ID), cap(record.ID))
 		}
 		seen[string(record.ID)] = true
 		if got, err := record.Decode(); err != nil || got != item {

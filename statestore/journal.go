@@ -36,7 +36,7 @@ type Journal interface {
 // Bounded is what a Journal also implements if it can be full. Its method is called before each
 // command, also during the others: it is cheap and does not wait.
 type Bounded interface {
-	// Full reports whether the store must refuse what would need more room, as it does at its
+	// Full reports whether the store must refuse what would need more space, as it does at its
 	// own limits. Deletions, renewals and values that are no longer than the present ones go on.
 	Full() bool
 }

@@ -48,8 +48,8 @@ func fingerprintOf(request Request) fingerprint {
 	if len(request.Correlation) == 0 {
 		return fingerprint{}
 	}
-	var room [512]byte
-	text := append(binary.AppendUvarint(room[:0], uint64(len(request.Correlation))), request.Correlation...)
+	var buffer [512]byte
+	text := append(binary.AppendUvarint(buffer[:0], uint64(len(request.Correlation))), request.Correlation...)
 	for _, property := range []*string{request.Timestamp, request.FencingToken} {
 		if property != nil {
 			text = append(binary.AppendUvarint(text, uint64(len(*property))), *property...)
@@ -79,7 +79,7 @@ type sessions struct {
 }
 
 // dedupEntryBytes is the memory that an entry takes at most, in its ring and its chain, with the
-// room that both have for more.
+// space that both have for more.
 const dedupEntryBytes = 128
 
 // session is a ring of the last requests of one client.
@@ -201,7 +201,8 @@ func (s *Store) lookup(now Instant, command *Command) (Reply, bool) {
 			return Reply{}, false
 		}
 	}
-	reply := Reply{Verb: first.verb, Dialect: s.dialectOf(command), Outcome: first.outcome, Version: first.version.timestamp()}
+	reply := Reply{Verb: first.verb, Dialect: s.dialectOf(command), Outcome: first.outcome,
+		Version: first.version.timestamp()}
 	if refusal, refused := protocol.RefusalNumber(first.refusal); refused {
 		reply.Err = refusal
 	}

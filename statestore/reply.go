@@ -61,7 +61,8 @@ const (
 	Expired
 )
 
-var outcomeNames = []string{"refused", "ok", "condition failed", "found", "missing", "deleted", "nothing there", "expired"}
+var outcomeNames = []string{"refused", "ok", "condition failed", "found", "missing", "deleted",
+	"nothing there", "expired"}
 
 // String returns the outcome in words.
 func (o Outcome) String() string { return nameOf("Outcome", outcomeNames, o) }

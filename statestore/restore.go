@@ -33,8 +33,8 @@ func (s *Store) Restore(record Record) error {
 		s.restoreKey(&item)
 	case KindFence:
 		if !s.options.Strict {
-			return fmt.Errorf("statestore: record %.64q: it is the fence of the deleted key %.64q, which a strict store keeps and others would forget: "+
-				"start the store with Options.Strict (the flag --strict)", record.ID, item.Key)
+			return fmt.Errorf("statestore: record %.64q: it is the fence of the deleted key %.64q, which a strict store keeps "+
+				"and others would forget: start the store with Options.Strict (the flag --strict)", record.ID, item.Key)
 		}
 		s.keepFence(item.Key, item.Token)
 	case KindReply:
@@ -100,7 +100,8 @@ func (s *Store) Restored(now Instant, former Former) (Group, error) {
 	idle := max(former.Idle, 0)
 	for _, e := range s.entries {
 		if e.version.above(bound) {
-			return nil, fmt.Errorf("statestore: %w", damaged("the version %v of key %.64q is above the bound %v", e.version, e.key, bound))
+			return nil, fmt.Errorf("statestore: %w",
+				damaged("the version %v of key %.64q is above the bound %v", e.version, e.key, bound))
 		}
 		if e.lifetime == 0 && !e.willed {
 			continue

@@ -160,7 +160,8 @@ func New(options Options) (*Store, error) {
 		sessions: sessions{window: options.DedupWindow, seed: maphash.MakeSeed(), byClient: make(map[string]*session)},
 		fences:   make(map[string]hlc.Token),
 		leases: leases{
-			sources: make(map[sourceID]*source), latest: make(map[string]*change), totals: Totals{EndsBy: make(map[Cause]uint64)},
+			sources: make(map[sourceID]*source), latest: make(map[string]*change),
+			totals: Totals{EndsBy: make(map[Cause]uint64)},
 		},
 		restoring: restoring{replies: make(map[string][]restoredReply)},
 	}, nil
@@ -220,9 +221,9 @@ func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
 // group returns the records of a command that was applied; nil if it needs none. changed says
 // that its key changed; history are the records of what that changed of its lease.
 func (s *Store) group(now Instant, command *Command, reply *Reply, changed bool, history []Record) (group Group) {
-	const room = 4 // the key, a change of its lease, the bound, and the reply
+	const most = 4 // the key, a change of its lease, the bound, and the reply
 	if changed {
-		group = append(append(make(Group, 0, room), s.keyRecord(command.Key)), history...)
+		group = append(append(make(Group, 0, most), s.keyRecord(command.Key)), history...)
 	}
 	if v := &s.versions; command.Verb == VerbSet && reply.Outcome == OK && stampOf(reply.Version).above(v.committed) {
 		if stampOf(reply.Version).above(v.bound) {
@@ -345,7 +346,7 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 		reply.Outcome = ConditionFailed // without a version: the store does not know the holder
 		return false
 	}
-	if !s.makeRoom(now, current, command, effects) {
+	if !s.removeExpired(now, current, command, effects) {
 		reply.Err = protocol.QuotaExceeded
 		return false
 	}
@@ -456,7 +457,7 @@ func (s *Store) EndSession(client string) { s.sessions.end(client) }
 
 // RemoveObsolete returns groups that remove up to limit records of replies whose sessions have
 // ended. Usage says how many there are. They
-// need not be removed soon: until then they take room in the journal only. After a restart, the
+// need not be removed soon: until then they take space in the journal only. After a restart, the
 // latest session of a client that a journal has records of counts as not ended, and all earlier
 // ones as ended.
 func (s *Store) RemoveObsolete(limit int) []Group { return s.sessions.removeObsolete(limit) }

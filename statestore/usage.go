@@ -38,7 +38,7 @@ func (s *Store) Usage() Usage {
 	}
 }
 
-// SetFull says whether the journal is full, see Bounded: then each SET that needs more room exceeds
+// SetFull says whether the journal is full, see Bounded: then each SET that needs more space exceeds
 // a limit.
 func (s *Store) SetFull(full bool) { s.full = full }
 

@@ -93,13 +93,13 @@ func TestInvariant38RenewalNeverFailsForQuota(t *testing.T) {
 
 // All other requests wait while a SET looks for expired keys. What it leaves, Expire removes.
 func TestInvariant57ASetAtAFullStoreTakesFewSteps(t *testing.T) {
-	const keys = 4 * roomSteps
+	const keys = 4 * expirySteps
 	fill := func(w *world, lifetime string) {
 		for i := range keys {
 			w.set(ask(fmt.Sprintf("SET %05d  PX %s", i, lifetime)))
 		}
 	}
-	awaitRoom := func(w *world, request request) {
+	awaitSpace := func(w *world, request request) {
 		w.tb.Helper()
 		for more := true; more; _, more = w.store.Expire(w.now, 64) {
 		}
@@ -109,12 +109,12 @@ func TestInvariant57ASetAtAFullStoreTakesFewSteps(t *testing.T) {
 		w := newWorld(t, Options{MaxBytes: 5 * keys})
 		fill(w, "1000")
 		w.pass(time.Second)
-		large := ask("SET large " + strings.Repeat("v", 3*5*roomSteps))
+		large := ask("SET large " + strings.Repeat("v", 3*5*expirySteps))
 		w.want(large, refusal(textQuota))
 		if left := w.store.Usage().Keys; left < keys/2 || left == keys {
 			t.Errorf("%d of %d keys are left", left, keys)
 		}
-		awaitRoom(w, large)
+		awaitSpace(w, large)
 	})
 	t.Run("that file renewed keys anew", func(t *testing.T) {
 		w := newWorld(t, Options{MaxKeys: keys + 1})
@@ -127,6 +127,6 @@ func TestInvariant57ASetAtAFullStoreTakesFewSteps(t *testing.T) {
 		if _, more := w.store.Expire(w.now, keys/2); !more {
 			t.Error("the refused SET has filed most keys anew")
 		}
-		awaitRoom(w, ask("SET new v"))
+		awaitSpace(w, ask("SET new v"))
 	})
 }

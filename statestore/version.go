@@ -84,7 +84,8 @@ func (v *versions) short(now Instant) bool {
 func next(last stamp, timestamp hlc.Timestamp, wall int64) (stamp, error) {
 	merged, err := hlc.Merge(last.timestamp(), timestamp, wall)
 	version, taken := stampOf(merged), merged.Counter == timestamp.Counter+1
-	if err == nil && (version.counter > maxCounter || taken && version.counter > maxTaken) && version.wall < math.MaxInt64 {
+	if err == nil && (version.counter > maxCounter || taken && version.counter > maxTaken) &&
+		version.wall < math.MaxInt64 {
 		version = stamp{wall: version.wall + 1}
 	}
 	return version, err

@@ -66,7 +66,7 @@ func TestInvariant41StoreRecoversFromBadPeer(t *testing.T) {
 // Deployed clients keep counters in 32 bits with a sign, and count on from a version: so no version has a
 // counter beyond half of them, whatever clients send, however often the store crashes, and for however long
 // its clock is behind.
-func TestVersionsLeaveDeployedClientsRoomToCount(t *testing.T) {
+func TestVersionsLeaveDeployedClientsSpaceToCount(t *testing.T) {
 	const last = 1 << 30
 	d := make(disk)
 	w := d.world(t, Options{})

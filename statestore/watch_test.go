@@ -21,7 +21,7 @@ func TestWatchesAreBoundedInBytes(t *testing.T) {
 		"of one client":       {Options{MaxWatchBytes: 2 * (cost + 1)}, refusal(textQuota), "+OK\r\n"},
 		"of all":              {Options{MaxAllWatchBytes: 5 * (cost + 1)}, refusal(textQuota), "+OK\r\n"},
 		"of all, to the byte": {Options{MaxAllWatchBytes: 6*(cost+1) - 1}, refusal(textQuota), "+OK\r\n"},
-		"of all, with room":   {Options{MaxAllWatchBytes: 6 * (cost + 1)}, "+OK\r\n", "+OK\r\n"},
+		"of all, with space":  {Options{MaxAllWatchBytes: 6 * (cost + 1)}, "+OK\r\n", "+OK\r\n"},
 		"of one, to the byte": {Options{MaxWatchBytes: 3*(cost+1) - 1}, refusal(textQuota), "+OK\r\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestWatchesAreBoundedInBytes(t *testing.T) {
 	}
 }
 
-// A client that cannot watch cannot follow a lock. Other clients must not use up the room.
+// A client that cannot watch cannot follow a lock. Other clients must not use up the space.
 // docs/protocol.md §5.1: a topic of MQTT has 65,535 bytes at most.
 func TestAKeyThatIsTooLongForTheTopicOfItsNotificationsCannotBeWatched(t *testing.T) {
 	const client = "client"
@@ -72,7 +72,7 @@ func TestAKeyThatIsTooLongForTheTopicOfItsNotificationsCannotBeWatched(t *testin
 	}
 }
 
-func TestInvariant57WatchesOfSomeClientsLeaveRoomForThoseOfOthers(t *testing.T) {
+func TestInvariant57WatchesOfSomeClientsLeaveSpaceForThoseOfOthers(t *testing.T) {
 	const total = 1 << 20
 	w := newWorld(t, Options{MaxAllWatchBytes: total})
 	watch := func(client, key string) bool {

@@ -87,7 +87,7 @@ func (w *watches) add(client, key string, dialect Dialect, waits bool, options *
 	if x == nil {
 		cost := costOf(key)
 		if exceeds(int64(len(by.keys.All))+1, int64(options.MaxWatches)) ||
-			exceeds(by.bytes+cost, options.MaxWatchBytes) || w.leavesNoRoom(by.bytes+cost, cost, options.MaxAllWatchBytes) {
+			exceeds(by.bytes+cost, options.MaxWatchBytes) || w.leavesTooLittle(by.bytes+cost, cost, options.MaxAllWatchBytes) {
 			return false
 		}
 		of := w.byKey[key]
@@ -109,9 +109,9 @@ func (w *watches) add(client, key string, dialect Dialect, waits bool, options *
 	return true
 }
 
-// leavesNoRoom reports whether a client with watches that would use own bytes with a new one
+// leavesTooLittle reports whether a client with watches that would use own bytes with a new one
 // would then use more than is left for all others together.
-func (w *watches) leavesNoRoom(own, cost, limit int64) bool {
+func (w *watches) leavesTooLittle(own, cost, limit int64) bool {
 	return limit > 0 && own > max(assuredWatchBytes, limit-w.bytes-cost)
 }
 

@@ -19,8 +19,9 @@ import (
 )
 
 // ErrLostData ends a member that has no data, though its cluster knows that it had some.
-var ErrLostData = errors.New("member: the directory is empty, but the cluster has had this member before: its disk was lost, or this is another directory; " +
-	"replace the member (tenure-cluster replace), because without what it has confirmed it could make the cluster forget that")
+var ErrLostData = errors.New("member: the directory is empty, but the cluster has had this member before: its disk " +
+	"was lost, or this is another directory; replace the member (tenure-cluster replace), because without what it has " +
+	"confirmed it could make the cluster forget that")
 
 const (
 	membersPath = "/members" // where etcd lists its members for other members

@@ -6,13 +6,13 @@ import (
 
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
-	"github.com/tenurelock/tenure/internal/diskroom"
+	"github.com/tenurelock/tenure/internal/diskspace"
 )
 
 // startSpace is how much a member writes soon after its start, besides the segments of its log.
 const startSpace = 16 << 20
 
-// checkSpace returns an error if the disk of a directory has no room for a member to start. etcd takes a
+// checkSpace returns an error if the disk of a directory has no space for a member to start. etcd takes a
 // segment of its log and the next one before it needs them, and where it cannot, it says that the log
 // cannot be repaired, or ends soon after.
 func checkSpace(dir string) error {
@@ -22,8 +22,9 @@ func checkSpace(dir string) error {
 			needed += wal.SegmentSizeBytes
 		}
 	}
-	if free, known := diskroom.Free(dir); known && free < needed {
-		return fmt.Errorf("the disk of %s has %d MiB free, and this member needs %d MiB to start; free space on it", dir, free>>20, needed>>20)
+	if free, known := diskspace.Free(dir); known && free < needed {
+		return fmt.Errorf("the disk of %s has %d MiB free, and this member needs %d MiB to start; free space on it",
+			dir, free>>20, needed>>20)
 	}
 	return nil
 }

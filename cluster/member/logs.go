@@ -40,17 +40,21 @@ var usual = []string{
 	"Failed to detect schema version",
 	"failed to update storage version",
 	"failed to find remote peer in cluster",
-	"Running http and grpc server on single port. This is not recommended for production.",               // no HTTP but for peers
-	"simple token is not cryptographically signed",                                                       // no passwords
-	"scheme is http or unix while key and cert files are present; ignoring key and cert files",           // the socket in Dir
+	// no HTTP but for peers
+	"Running http and grpc server on single port. This is not recommended for production.",
+	"simple token is not cryptographically signed", // no passwords
+	// the socket in Dir
+	"scheme is http or unix while key and cert files are present; ignoring key and cert files",
 	"scheme is http or unix while --client-cert-auth is enabled; ignoring client cert auth for this URL", // likewise
 	"lost TCP streaming connection with remote peer",
 	"closed TCP streaming connection with remote peer",
-	"ignored out-of-date read index response; local node read indexes queueing up and waiting to be in sync with leader", // it is asked again
+	// it is asked again
+	"ignored out-of-date read index response; local node read indexes queueing up and waiting to be in sync with leader",
 }
 
 // endHint is what an operator can do where etcd ends the process.
-const endHint = "etcd cannot go on and ends the process: if the disk is full, free space on it and start again; if it has failed, replace the member"
+const endHint = "etcd cannot go on and ends the process: if the disk is full, free space on it and start again; if " +
+	"it has failed, replace the member"
 
 func slogLevel(level zapcore.Level) slog.Level {
 	switch {

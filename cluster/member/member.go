@@ -21,7 +21,8 @@ import (
 )
 
 // ErrRemoved ends a member that was taken out of its cluster.
-var ErrRemoved = errors.New("member: this member was taken out of its cluster; start it again with an empty directory, after it was announced again (tenure-cluster replace)")
+var ErrRemoved = errors.New("member: this member was taken out of its cluster; start it again with an empty " +
+	"directory, after it was announced again (tenure-cluster replace)")
 
 // Member is a running member of etcd.
 type Member struct {
@@ -105,9 +106,11 @@ func explain(err error) error {
 	var listening *net.OpError
 	switch onNetwork := errors.As(err, &listening) && listening.Net != "unix"; {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w: is this member running already? If not, stop the program that uses the address, or give this member another URL", err)
+		return fmt.Errorf("%w: is this member running already? If not, stop the program that uses the address, or give "+
+			"this member another URL", err)
 	case errors.Is(err, fs.ErrPermission) && !onNetwork:
-		return fmt.Errorf("%w; run it as the user that owns it, give this user the rights to it, or use another directory", err)
+		return fmt.Errorf("%w; run it as the user that owns it, give this user the rights to it, or use another directory",
+			err)
 	}
 	return err
 }

@@ -45,11 +45,11 @@ type Options struct {
 	// a socket in Dir.
 	ClientURL string
 	// MaxDatabase is how large the database may become before the store beside this member refuses
-	// what needs more room, in bytes; see cluster.Options.MaxDatabase. Default 1 GiB.
+	// what needs more space, in bytes; see cluster.Options.MaxDatabase. Default 1 GiB.
 	MaxDatabase int64
 	// Quota is etcd's own quota, in bytes. Where a member's file is larger, etcd refuses the writes of
 	// all members, and no store can become the active one. So it is at least twice MaxDatabase, which
-	// leaves room for what is free in the file. Default 8 GiB, or twice MaxDatabase if that is more.
+	// leaves space for what is free in the file. Default 8 GiB, or twice MaxDatabase if that is more.
 	Quota int64
 	// Election is how long the members wait for the leader before they elect another, up to twice as long;
 	// ten times as often it shows that it is there. All members need the same. It must be a
@@ -101,7 +101,8 @@ func (o *Options) config(quiet *atomic.Bool) (*embed.Config, error) {
 	case o.Name == "":
 		return nil, refuse("Name", nil, "is required: the name of this member")
 	case o.Cluster == "":
-		return nil, refuse("Cluster", nil, "is required: the names and URLs of all members, like a=https://a:2380,b=https://b:2380,c=https://c:2380")
+		return nil, refuse("Cluster", nil,
+			"is required: the names and URLs of all members, like a=https://a:2380,b=https://b:2380,c=https://c:2380")
 	case o.Dir == "":
 		return nil, refuse("Dir", nil, "is required")
 	}
@@ -135,7 +136,8 @@ func (o *Options) config(quiet *atomic.Bool) (*embed.Config, error) {
 			return nil, refuseFor("ClientURL", err)
 		}
 		if client.Scheme == "http" && !isLoopback(client) {
-			return nil, refuse("ClientURL", o.ClientURL, "would serve the network without TLS; write https and give certificates")
+			return nil, refuse("ClientURL", o.ClientURL,
+				"would serve the network without TLS; write https and give certificates")
 		}
 		c.ListenClientUrls = append(c.ListenClientUrls, listener(client))
 		c.AdvertiseClientUrls = []url.URL{client}
@@ -177,7 +179,8 @@ func (o *Options) socket() (url.URL, error) {
 	}
 	name := filepath.Join(dir, clientSocket)
 	if len(name) > maxSocketName {
-		return url.URL{}, refuse("Dir", nil, fmt.Sprintf("is too long: the socket %q has more than %d bytes", name, maxSocketName))
+		return url.URL{}, refuse("Dir", nil, fmt.Sprintf("is too long: the socket %q has more than %d bytes",
+			name, maxSocketName))
 	}
 	return url.URL{Scheme: "unix", Path: filepath.ToSlash(name)}, nil
 }
@@ -195,7 +198,8 @@ func (o *Options) peers() (map[string]url.URL, error) {
 			return nil, refuseFor("Cluster", err)
 		}
 		if u.Scheme == "http" && !isLoopback(u) {
-			return nil, refuse("Cluster", address, "lets everything on the network change the data; write https and give certificates")
+			return nil, refuse("Cluster", address,
+				"lets everything on the network change the data; write https and give certificates")
 		}
 		peers[name] = u
 	}
@@ -204,7 +208,8 @@ func (o *Options) peers() (map[string]url.URL, error) {
 
 func checkURL(address string) (url.URL, error) {
 	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" ||
+		u.Path != "" || u.User != nil {
 		return url.URL{}, fmt.Errorf("%q does not have the form https://host:2380", address)
 	}
 	return *u, nil
@@ -232,7 +237,8 @@ func (t TLS) info(u url.URL) (transport.TLSInfo, error) {
 	case t == TLS{}:
 		return transport.TLSInfo{}, refuseFor("PeerTLS", fmt.Errorf("%s needs certificates", u.String()))
 	case u.Scheme != "https":
-		return transport.TLSInfo{}, refuseFor("PeerTLS", fmt.Errorf("certificates are given, and %s does not encrypt: write https", u.String()))
+		return transport.TLSInfo{}, refuseFor("PeerTLS",
+			fmt.Errorf("certificates are given, and %s does not encrypt: write https", u.String()))
 	}
 	if t.CA == "" || t.Certificate == "" || t.Key == "" {
 		return transport.TLSInfo{}, refuse("PeerTLS", nil, "must all be given: the authority, the certificate and its key")
@@ -264,15 +270,18 @@ func (t TLS) check(host string) error {
 		}
 	}
 	for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-		_, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: pool, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{use}})
+		_, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: pool, Intermediates: intermediates,
+			KeyUsages: []x509.ExtKeyUsage{use}})
 		var invalid x509.CertificateInvalidError
 		if err != nil && !(errors.As(err, &invalid) && invalid.Reason == x509.Expired) {
-			return refuseFor("PeerTLS.Certificate", fmt.Errorf("%s: %w; the authority of the members must issue it, for servers and for clients", t.Certificate, err))
+			return refuseFor("PeerTLS.Certificate",
+				fmt.Errorf("%s: %w; the authority of the members must issue it, for servers and for clients", t.Certificate, err))
 		}
 	}
 	if err := pair.Leaf.VerifyHostname(host); err != nil {
 		return refuseFor("PeerTLS.Certificate", fmt.Errorf(
-			"%s: %w; it needs %s as a subject alternative name, because the URL of this member has that", t.Certificate, err, host))
+			"%s: %w; it needs %s as a subject alternative name, because the URL of this member has that",
+			t.Certificate, err, host))
 	}
 	return nil
 }

@@ -70,7 +70,8 @@ func listenPeers(own url.URL, info transport.TLSInfo, logger *slog.Logger) (p *p
 		p.tls.NextProtos = nil // members use HTTP/1.1
 		unauthenticated.RestrictTLS(p.tls)
 	}
-	p.socket, err = transport.NewListenerWithOpts(own.Host, "http", transport.WithTimeout(rafthttp.ConnReadTimeout, rafthttp.ConnWriteTimeout))
+	p.socket, err = transport.NewListenerWithOpts(own.Host, "http",
+		transport.WithTimeout(rafthttp.ConnReadTimeout, rafthttp.ConnWriteTimeout))
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +157,8 @@ func comesFrom(ctx context.Context, remote net.Addr, certificate *x509.Certifica
 			return nil
 		}
 	}
-	return fmt.Errorf("the certificate is for %q and %v, and none of these is the address from which the connection comes", certificate.DNSNames, certificate.IPAddresses)
+	return fmt.Errorf("the certificate is for %q and %v, and none of these is the address from which the connection comes",
+		certificate.DNSNames, certificate.IPAddresses)
 }
 
 // The rest implements net.Listener for the HTTP server.

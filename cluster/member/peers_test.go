@@ -18,7 +18,7 @@ import (
 
 // One address opens many connections that never show a certificate. Most of them are closed, and
 // members still reach this one: each with a certificate for the address from which it connects.
-func TestConnectionsWithoutACertificateLeaveRoomForMembers(t *testing.T) {
+func TestConnectionsWithoutACertificateLeaveSpaceForMembers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux has all addresses of 127.0.0.0/8")
 	}

@@ -59,7 +59,8 @@ func Replace(ctx context.Context, dir, name, peerURL string, evenAlive bool) (cl
 }
 
 // ErrAlive is the error of Replace for a member that is alive.
-var ErrAlive = fmt.Errorf("%w: the member is alive: its address accepts connections; stop it, or replace it all the same (--yes)", errMistaken)
+var ErrAlive = fmt.Errorf("%w: the member is alive: its address accepts connections; stop it, or replace it all the "+
+	"same (--yes)", errMistaken)
 
 // isAlive reports whether a member accepts connections.
 func isAlive(ctx context.Context, m *etcdserverpb.Member) bool {
@@ -100,7 +101,8 @@ func lost(members []*etcdserverpb.Member, name, peerURL string) (old []*etcdserv
 	return old, nil
 }
 
-func replace(ctx context.Context, client *clientv3.Client, name, peerURL string, evenAlive bool) (cluster string, err error) {
+func replace(ctx context.Context, client *clientv3.Client, name, peerURL string,
+	evenAlive bool) (cluster string, err error) {
 	listed, err := client.MemberList(ctx)
 	if err != nil {
 		return "", err

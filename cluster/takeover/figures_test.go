@@ -60,7 +60,7 @@ func newMeasured(b *testing.B, way way, instant bool) *measured {
 		g.listen = net.JoinHostPort(m.pair.network.Host(i), strconv.Itoa(port))
 	}
 	m.stores = "mqtt://" + m.pair.gateways[0].listen + ",mqtt://" + m.pair.gateways[1].listen
-	m.settle()
+	m.restore()
 	m.writer, m.client = m.dial("writer", nil), m.dial("client", nil)
 	return m
 }
@@ -104,7 +104,7 @@ func (m *measured) loseStore() {
 		tenure, err := m.acquire(m.client)
 		m.check(err)
 		m.harm()
-		m.settle()
+		m.restore()
 		sleep.For(m.Context(), undisturbed)
 		if tenure.Context().Err() == nil {
 			kept++
@@ -141,7 +141,7 @@ func (m *measured) loseMachine() {
 		m.check(err)
 		_ = leader.Close()
 		_ = tenure.Release(m.Context()) // it may have ended
-		m.settle()
+		m.restore()
 	}
 	m.report("outage", m.outages)
 	m.report("leaderless", leaderless)
@@ -149,7 +149,7 @@ func (m *measured) loseMachine() {
 
 // harm harms the active gateway, and its machine. It returns when that began.
 func (m *measured) harm() (began time.Time) {
-	m.settle() // it may have lost its standing by itself
+	m.restore() // it may have lost its standing by itself
 	await.Until(m.write)
 	began = time.Now()
 	m.lost.Store(true)
@@ -170,8 +170,8 @@ func (m *measured) write() bool {
 	return err == nil
 }
 
-// settle undoes the harm, and waits until one gateway is active and the other is back.
-func (m *measured) settle() {
+// restore undoes the harm, and waits until one gateway is active and the other is back.
+func (m *measured) restore() {
 	m.check(m.pair.Start(m.Context(), crashtest.Life{}))
 	await.Done(m.pair.heals.Wait)
 }

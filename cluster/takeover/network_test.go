@@ -39,7 +39,8 @@ func newNetwork(machines ...string) (*network, error) {
 		for _, machine := range machines {
 			remove += "; ip netns del " + space(machine)
 		}
-		return n, fmt.Errorf("there is a network interface %q already; if no other run of these tests uses it, remove it: %s", bridge, remove)
+		return n, fmt.Errorf("there is a network interface %q already; if no other run of these tests uses it, remove it: %s",
+			bridge, remove)
 	}
 	// With a delay the kernel would end a cut that is under way when the delay after the start has passed.
 	if err := run("ip link add " + bridge + " type bridge forward_delay 0"); err != nil {
@@ -122,7 +123,7 @@ func (n *network) pass(machine string, state int) error {
 	return run(fmt.Sprintf("ip link set dev %s type bridge_slave state %d", space(machine), state))
 }
 
-// Silence drops all packets that a machine sends, by a queue without room, and Unsilence undoes that.
+// Silence drops all packets that a machine sends, by a queue without space, and Unsilence undoes that.
 func (n *network) Silence(machine string) error {
 	return run("ip netns exec " + space(machine) + " tc qdisc add dev eth0 root bfifo limit 1")
 }

@@ -3,7 +3,9 @@
 //
 //	hooks, err := tenureotel.New(tenureotel.Options{})
 //	…
-//	client, err := transport.Dial(ctx, address, transport.Options{ClientOptions: transport.ClientOptions{Trace: hooks.Transport()}})
+//	client, err := transport.Dial(ctx, address, transport.Options{
+//		ClientOptions: transport.ClientOptions{Trace: hooks.Transport()},
+//	})
 //	…
 //	elector, err := election.New(client, "press-7/active", election.Options{Lease: lease.Options{Trace: hooks.Lease()}})
 //

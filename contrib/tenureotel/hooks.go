@@ -45,7 +45,8 @@ type Hooks struct {
 }
 
 // Round trips to a store take a millisecond on a local network and seconds on a bad one.
-var buckets = metric.WithExplicitBucketBoundaries(0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1, 2, 4, 8, 16)
+var buckets = metric.WithExplicitBucketBoundaries(0.0005, 0.001, 0.002, 0.004, 0.008, 0.016,
+	0.032, 0.064, 0.128, 0.256, 0.512, 1, 2, 4, 8, 16)
 
 // New returns hooks. The error is what the MeterProvider says if it refuses an instrument.
 func New(options Options) (*Hooks, error) {
@@ -79,11 +80,14 @@ func New(options Options) (*Hooks, error) {
 	h.held = upDown("tenure.client.lease.held", "Tenures that this process holds now.")
 	h.acquisitions = counter("tenure.client.lease.acquisitions", "Tenures that began.")
 	h.renewals = histogram("tenure.client.lease.renewal.duration", "Round trip of a renewal that the store accepted.")
-	h.headrooms = histogram("tenure.client.lease.renewal.headroom", "How long the tenure would have lasted without the renewal.")
+	h.headrooms = histogram("tenure.client.lease.renewal.headroom",
+		"How long the tenure would have lasted without the renewal.")
 	h.renewalFailures = counter("tenure.client.lease.renewal.failures", "Renewals that failed and were repeated.")
 	h.ends = counter("tenure.client.lease.ends", "Tenures that ended, by cause.")
-	h.refusals = counter("tenure.client.guard.refusals", "Protected operations that were refused, by the guard (local) or by the store.")
-	h.requests = histogram("tenure.client.request.duration", "Time from a request to its result, waiting for a connection included.")
+	h.refusals = counter("tenure.client.guard.refusals",
+		"Protected operations that were refused, by the guard (local) or by the store.")
+	h.requests = histogram("tenure.client.request.duration",
+		"Time from a request to its result, waiting for a connection included.")
 	h.connected = upDown("tenure.client.connected", "Connections to the broker now.")
 	h.failures = counter("tenure.client.connect.failures", "Attempts to connect to the broker that failed.")
 	h.losses = counter("tenure.client.connection.losses", "Connections to the broker that ended, by cause.")
@@ -108,7 +112,8 @@ func (h *Hooks) Lease() *lease.Trace {
 			h.held.Add(ctx, 1, h.lease(info.Lease))
 			now := time.Now()
 			_, span := h.tracer.Start(ctx, "tenure acquire", trace.WithTimestamp(now.Add(-info.Lasted)), trace.WithAttributes(
-				attribute.String("tenure.lease", info.Lease), attribute.String("tenure.holder", info.Holder), attribute.String("tenure.token", info.Token.String())))
+				attribute.String("tenure.lease", info.Lease), attribute.String("tenure.holder", info.Holder),
+				attribute.String("tenure.token", info.Token.String())))
 			span.End(trace.WithTimestamp(now))
 		},
 		Renewed: func(info lease.TraceInfo) {
@@ -123,8 +128,9 @@ func (h *Hooks) Lease() *lease.Trace {
 			h.held.Add(background, -1, h.lease(info.Lease))
 			h.ends.Add(background, 1, h.lease(info.Lease, cause))
 			now := time.Now()
-			_, span := h.tracer.Start(background, "tenure hold", trace.WithTimestamp(now.Add(-info.Lasted)), trace.WithAttributes(
-				attribute.String("tenure.lease", info.Lease), attribute.String("tenure.token", info.Token.String()), cause))
+			_, span := h.tracer.Start(background, "tenure hold", trace.WithTimestamp(now.Add(-info.Lasted)),
+				trace.WithAttributes(
+					attribute.String("tenure.lease", info.Lease), attribute.String("tenure.token", info.Token.String()), cause))
 			if !errors.Is(info.Err, lease.ErrReleased) {
 				span.SetStatus(codes.Error, info.Err.Error())
 			}
@@ -144,7 +150,8 @@ func (h *Hooks) Transport() *transport.Trace {
 	background := context.Background()
 	return &transport.Trace{
 		Request: func(ctx context.Context, info transport.RequestInfo) {
-			verb, outcome := attribute.String("tenure.verb", info.Verb), attribute.String("tenure.outcome", transport.OutcomeText(info.Err))
+			verb, outcome := attribute.String("tenure.verb", info.Verb),
+				attribute.String("tenure.outcome", transport.OutcomeText(info.Err))
 			h.requests.Record(ctx, info.Duration.Seconds(), metric.WithAttributes(verb, outcome))
 			if !h.options.Requests && !trace.SpanContextFromContext(ctx).IsValid() {
 				return

@@ -55,7 +55,8 @@ func New(options Options) *Metrics {
 		m.leaseLabel = func(name string) string { return name }
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: options.ConstLabels}, labels)
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: options.ConstLabels},
+			labels)
 		m.collectors = append(m.collectors, c)
 		return c
 	}
@@ -65,26 +66,36 @@ func New(options Options) *Metrics {
 		return g
 	}
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets, ConstLabels: options.ConstLabels}, labels)
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets,
+			ConstLabels: options.ConstLabels}, labels)
 		m.collectors = append(m.collectors, h)
 		return h
 	}
-	m.attempts = counter("tenure_client_lease_attempts_total", "Requests to acquire a lease, by result: granted, held, or an outcome of a request.", "lease", "result")
+	m.attempts = counter("tenure_client_lease_attempts_total",
+		"Requests to acquire a lease, by result: granted, held, or an outcome of a request.", "lease", "result")
 	m.acquisitions = counter("tenure_client_lease_acquisitions_total", "Tenures that began.", "lease")
 	m.held = gauge("tenure_client_lease_held", "Tenures that this process holds now.", "lease")
-	m.waits = histogram("tenure_client_lease_acquire_wait_seconds", "Time from the call of Acquire to the tenure.", lasting, "lease")
-	m.renewals = counter("tenure_client_lease_renewals_total", "Renewals, by result: renewed, or failed (and repeated).", "lease", "result")
-	m.roundTrips = histogram("tenure_client_lease_renewal_duration_seconds", "Round trip of a renewal that the store accepted.", roundTrips, "lease")
-	m.headrooms = histogram("tenure_client_lease_renewal_headroom_seconds", "How long the tenure would have lasted without the renewal.", headrooms, "lease")
+	m.waits = histogram("tenure_client_lease_acquire_wait_seconds", "Time from the call of Acquire to the tenure.",
+		lasting, "lease")
+	m.renewals = counter("tenure_client_lease_renewals_total", "Renewals, by result: renewed, or failed (and repeated).",
+		"lease", "result")
+	m.roundTrips = histogram("tenure_client_lease_renewal_duration_seconds",
+		"Round trip of a renewal that the store accepted.", roundTrips, "lease")
+	m.headrooms = histogram("tenure_client_lease_renewal_headroom_seconds",
+		"How long the tenure would have lasted without the renewal.", headrooms, "lease")
 	m.ends = counter("tenure_client_lease_ends_total", "Tenures that ended, by cause.", "lease", "cause")
 	m.tenures = histogram("tenure_client_lease_tenure_duration_seconds", "How long tenures lasted.", lasting, "lease")
-	m.refusals = counter("tenure_client_guard_refusals_total", "Protected operations that were refused, by place: local (the tenure was over) or store (a stale write was prevented).", "lease", "place")
+	m.refusals = counter("tenure_client_guard_refusals_total", "Protected operations that were refused, by place: local "+
+		"(the tenure was over) or store (a stale write was prevented).", "lease", "place")
 
 	m.requests = counter("tenure_client_requests_total", "Requests to the store, by verb and outcome.", "verb", "outcome")
-	m.requestDurations = histogram("tenure_client_request_duration_seconds", "Time from a request to its result, waiting for a connection included.", roundTrips, "verb")
+	m.requestDurations = histogram("tenure_client_request_duration_seconds",
+		"Time from a request to its result, waiting for a connection included.", roundTrips, "verb")
 	m.connected = gauge("tenure_client_connected", "Connections to the broker now.").WithLabelValues()
-	m.connections = counter("tenure_client_connections_total", "Connections to the broker that were established.").WithLabelValues()
-	m.failures = counter("tenure_client_connect_failures_total", "Attempts to connect to the broker that failed.").WithLabelValues()
+	m.connections = counter("tenure_client_connections_total",
+		"Connections to the broker that were established.").WithLabelValues()
+	m.failures = counter("tenure_client_connect_failures_total",
+		"Attempts to connect to the broker that failed.").WithLabelValues()
 	m.losses = counter("tenure_client_connection_losses_total", "Connections to the broker that ended, by cause.", "cause")
 	return m
 }

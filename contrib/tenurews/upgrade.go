@@ -31,8 +31,10 @@ func Upgrade(ctx context.Context, conn net.Conn, server *url.URL) (net.Conn, err
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	// With wss, conn is encrypted already.
-	address := url.URL{Scheme: "ws", Host: server.Host, Path: server.Path, RawPath: server.RawPath, RawQuery: server.RawQuery}
-	socket, answer, err := websocket.Dial(ctx, address.String(), &websocket.DialOptions{HTTPClient: client, Subprotocols: []string{"mqtt"}})
+	address := url.URL{Scheme: "ws", Host: server.Host, Path: server.Path, RawPath: server.RawPath,
+		RawQuery: server.RawQuery}
+	socket, answer, err := websocket.Dial(ctx, address.String(),
+		&websocket.DialOptions{HTTPClient: client, Subprotocols: []string{"mqtt"}})
 	var request *url.Error // it would repeat the address; the cause of ctx's end is inside
 	switch {
 	case err == nil:
@@ -54,7 +56,7 @@ type stream struct {
 	message io.Reader // the rest of the present message, which the reading goroutine uses; nil: none
 }
 
-// Read returns io.EOF after the server's farewell.
+// Read returns io.EOF after the server's close frame.
 func (s *stream) Read(p []byte) (int, error) {
 	for {
 		if s.message == nil {

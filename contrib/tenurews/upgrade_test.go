@@ -87,12 +87,12 @@ func frameOf(first byte, payload string) string {
 func TestAWebSocketReadsWhatBinaryMessagesHold(t *testing.T) {
 	for _, test := range []struct {
 		name, stream, want string
-		err                string // "": none, the stream just ends with a farewell
+		err                string // "": none, the stream just ends with a close frame
 	}{
 		{"one message", frameOf(0x82, "abc") + frameOf(0x88, ""), "abc", ""},
 		{"a message in pieces", frameOf(0x02, "a") + frameOf(0x00, "b") + frameOf(0x80, "c") + frameOf(0x82, "d") + frameOf(0x88, "\x03\xE8"), "abcd", ""},
-		{"a bad farewell", frameOf(0x82, "a") + frameOf(0x88, "\x03\xF0why"), "a", `"why"`},
-		{"the end without a farewell", frameOf(0x82, "a"), "a", "EOF"},
+		{"a bad close frame", frameOf(0x82, "a") + frameOf(0x88, "\x03\xF0why"), "a", `"why"`},
+		{"the end without a close frame", frameOf(0x82, "a"), "a", "EOF"},
 		{"the end within a frame", frameOf(0x82, "abc")[:4], "ab", "unexpected EOF"},
 		{"text", frameOf(0x81, "abc"), "", "binary data is expected"},
 	} {

@@ -74,7 +74,8 @@ func direct(ctx context.Context, s settings, out io.Writer) (_ *result, err erro
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(out, "Two nodes campaign for a lease with a TTL of %v; the active one writes every %v.\n\n", s.ttl, writeEvery)
+	fmt.Fprintf(out, "Two nodes campaign for a lease with a TTL of %v; the active one writes every %v.\n\n",
+		s.ttl, writeEvery)
 	d := &director{settings: s, ctx: ctx, out: out, began: time.Now(), changes: watch.Changes(), events: make(chan event),
 		processes: make(map[string]*process), result: newResult()}
 	defer d.end(nodeA, nodeB)
@@ -160,7 +161,8 @@ func (d *director) startNode(name string) {
 	if d.err != nil {
 		return
 	}
-	p, err := start(name, d.events, "--node", name, "--run", d.run, "--ttl", d.ttl.String(), fmt.Sprintf("--instant=%t", d.instant), "--broker", d.broker)
+	p, err := start(name, d.events, "--node", name, "--run", d.run, "--ttl", d.ttl.String(),
+		fmt.Sprintf("--instant=%t", d.instant), "--broker", d.broker)
 	if d.check(err); err == nil {
 		d.processes[name] = p
 	}
@@ -264,5 +266,6 @@ func (d *director) heard(e event) {
 
 // say adds a line to the timeline, of a node or, with an empty name, of the director.
 func (d *director) say(node, format string, arguments ...any) {
-	fmt.Fprintf(d.out, "%7.3f s  %-7s %s\n", time.Since(d.began).Seconds(), cmp.Or(node, "──▶"), fmt.Sprintf(format, arguments...))
+	fmt.Fprintf(d.out, "%7.3f s  %-7s %s\n", time.Since(d.began).Seconds(), cmp.Or(node, "──▶"),
+		fmt.Sprintf(format, arguments...))
 }

@@ -45,7 +45,8 @@ type settings struct {
 
 func main() {
 	var s settings
-	flag.StringVar(&s.broker, "broker", "", "use the store behind this broker, such as mqtt://localhost:1883, or several with commas between them, instead of starting one")
+	flag.StringVar(&s.broker, "broker", "", "use the store behind this broker, such as mqtt://localhost:1883, or "+
+		"several with commas between them, instead of starting one")
 	flag.DurationVar(&s.ttl, "ttl", 2*time.Second, "how long the lease of a dead node lasts")
 	flag.IntVar(&s.repeat, "repeat", 1, "run several times, and report the worst of each fault")
 	flag.StringVar(&s.node, "node", "", "run as one of the nodes (the program starts itself so)")

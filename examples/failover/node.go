@@ -99,7 +99,8 @@ func (n *node) writeLate(token hlc.Token) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.ttl)
 	defer cancel()
 	for {
-		version, err := n.client.Set(ctx, protectedKey(n.run), []byte(token.String()), transport.SetOptions{FencingToken: token})
+		version, err := n.client.Set(ctx, protectedKey(n.run), []byte(token.String()),
+			transport.SetOptions{FencingToken: token})
 		unanswered := errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNotSent)
 		if !unanswered || ctx.Err() != nil { // else its connection ended with the store
 			n.report(event{Token: token, Version: version, Late: true}, err)

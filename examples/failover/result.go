@@ -71,7 +71,8 @@ func (r *result) conclude(w io.Writer) bool {
 	passed := true
 	check := func(name string, ok bool, format string, arguments ...any) {
 		passed = passed && ok
-		fmt.Fprintf(w, "%s  %s (%s)\n", map[bool]string{true: "ok  ", false: "FAIL"}[ok], name, fmt.Sprintf(format, arguments...))
+		fmt.Fprintf(w, "%s  %s (%s)\n", map[bool]string{true: "ok  ", false: "FAIL"}[ok], name,
+			fmt.Sprintf(format, arguments...))
 	}
 	var newest hlc.Token
 	for _, version := range slices.SortedFunc(maps.Keys(r.applied), hlc.Timestamp.Compare) { // the store's own order
@@ -82,8 +83,10 @@ func (r *result) conclude(w io.Writer) bool {
 		}
 	}
 	check("stale writes accepted: 0", r.stale == 0,
-		"%d versions of the key, in the store's order; %d of them with a token older than one before", len(r.applied), r.stale)
-	check("tokens rise from term to term", slices.IsSortedFunc(r.tokens, hlc.Token.Compare) && len(r.tokens) > 3, "%d terms", len(r.tokens))
+		"%d versions of the key, in the store's order; %d of them with a token older than one before",
+		len(r.applied), r.stale)
+	check("tokens rise from term to term", slices.IsSortedFunc(r.tokens, hlc.Token.Compare) &&
+		len(r.tokens) > 3, "%d terms", len(r.tokens))
 	if canFreeze {
 		wasAccepted := func(e event) bool { return !e.Stale }
 		check("the woken node's late write was refused", len(r.late) > 0 && !slices.ContainsFunc(r.late, wasAccepted),

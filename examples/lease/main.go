@@ -24,7 +24,8 @@ func main() {
 	name := flag.String("name", "gateway-a", "name of this process, which no other process has")
 	wait := flag.Duration("wait", time.Minute, "how long to wait for the broker and the lease")
 	work := flag.Duration("work", 10*time.Second, "how long the job takes")
-	ttl := flag.Duration("ttl", 2*time.Second, "how long the lease outlives its holder; with a store that is taken over, 15s")
+	ttl := flag.Duration("ttl", 2*time.Second,
+		"how long the lease outlives its holder; with a store that is taken over, 15s")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -115,7 +115,7 @@ func TestReadsDoNotHoldUpTheNextCommit(t *testing.T) {
 			if pauses++; pauses == most {
 				t.Error("reads hold up the next commit for ever")
 			} else if pauses < most {
-				for range 2 * leaveBatch {
+				for range 2 * sendBatch {
 					d.engine.Submit(parse("c", []string{"GET", "hot"}), func(statestore.Reply) {})
 				}
 			}

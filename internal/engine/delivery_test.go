@@ -90,7 +90,7 @@ func TestNotificationsOfKeysThatExpireLeaveInParts(t *testing.T) {
 		if len(d.left) != keys*watchers {
 			t.Errorf("%d notifications left", len(d.left))
 		}
-		if got := parts.Load(); got < keys*watchers/leaveBatch {
+		if got := parts.Load(); got < keys*watchers/sendBatch {
 			t.Errorf("they left in %d parts", got)
 		}
 	})

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/wake"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -54,7 +55,7 @@ type Engine struct {
 
 	// Of a store with a journal; nil or zero otherwise.
 	open       *batch        // what the next commit makes durable; never nil
-	committing *batch        // from its commit until all that rests on it has left; may be nil
+	committing *batch        // from its commit until all that depends on it has left; may be nil
 	order      uint64        // how much was held so far
 	freed      chan struct{} // closed, and replaced, when waiting falls below maxWaiting
 	sealed     bool          // no more commands are applied
@@ -83,7 +84,7 @@ func (e *Engine) SetSystemClock(now func() time.Time) {
 // wakeExpiryLocked wakes Run if a key expires before the time for which it waits.
 func (e *Engine) wakeExpiryLocked() {
 	if next, ok := e.store.NextExpiry(); ok && (!e.armed || next < e.next) {
-		signal(e.wake)
+		wake.Up(e.wake)
 	}
 }
 
@@ -107,7 +108,7 @@ func (e *Engine) EndSession(client string) {
 	e.Disconnect(client)
 	e.do(func(statestore.Instant) {
 		e.store.EndSession(client)
-		signal(e.commit) // nil without a journal
+		wake.Up(e.commit) // nil without a journal
 	})
 }
 
@@ -217,11 +218,11 @@ func (e *Engine) expireLocked(now statestore.Instant) (more bool) {
 		e.addLocked(effects.Groups, effects.Keys)
 	}
 	// A part of them leaves at a time, though many clients may watch many keys that expire.
-	for some := range slices.Chunk(effects.Notifications, leaveBatch) {
-		if h := (held{notifications: some, expired: true}); e.journal == nil {
-			e.leaveLocked(nil, &h)
+	for some := range slices.Chunk(effects.Notifications, sendBatch) {
+		if h := (pending{notifications: some, expired: true}); e.journal == nil {
+			e.sendLocked(nil, &h)
 		} else {
-			e.holdLocked(e.open, h)
+			e.addPendingLocked(e.open, h)
 		}
 	}
 	e.next, e.armed = e.store.NextExpiry()

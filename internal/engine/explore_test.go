@@ -21,7 +21,7 @@ package engine
 //
 // What is left out: a request that changed nothing is not delivered again after a crash, since a store judges it anew then, whatever came
 // after it (docs/operate.md says what that can do); the time between sending and arrival (a request that arrives later with an older timestamp differs
-// by that only), the parts in which many replies leave (leaveBatch), and the moment between the end of a commit and its first
+// by that only), the parts in which many replies leave (sendBatch), and the moment between the end of a commit and its first
 // reply: a request then is held like one after that reply.
 //
 // A new request is a row of a scope's menu. A new event is a kind of move: in moves, step and describe. A new property
@@ -116,23 +116,23 @@ type request struct {
 // process is an engine and what the model knows of it.
 type process struct {
 	world
-	scope   *scope
-	engine  *Engine // nil: down
-	opening bool
-	broken  error // the first property that was broken
-	failed  bool  // nothing may leave any more
-	killed  bool  // what happens from now on is of the model only
-	sealed  bool  // it was told to stop
-	ousted  bool  // it has no standing, and ends
-	last    bool  // this commit is its last
-	durable int   // groups
-	settled int   // groups that were durable when the commit began
-	need    [2]int
-	history []past
-	heldBy  map[uint64]*waiting // by the order of what is held
-	pending []note
-	known   map[*statestore.Change]bool
-	fresh   []statestore.Notification // delivered during this move
+	scope         *scope
+	engine        *Engine // nil: down
+	opening       bool
+	broken        error // the first property that was broken
+	failed        bool  // nothing may leave any more
+	killed        bool  // what happens from now on is of the model only
+	sealed        bool  // it was told to stop
+	ousted        bool  // it has no standing, and ends
+	last          bool  // this commit is its last
+	durable       int   // groups
+	durableBefore int   // groups that were durable when the commit began
+	need          [2]int
+	history       []past
+	heldBy        map[uint64]*waiting // by the order of what is held
+	pending       []note
+	known         map[*statestore.Change]bool
+	fresh         []statestore.Notification // delivered during this move
 
 	resume  func() (where, bool)
 	kill    func()
@@ -311,7 +311,7 @@ func (p *process) work() {
 		case <-p.engine.commit:
 		default:
 		}
-		p.settled, p.last = p.durable, p.sealed
+		p.durableBefore, p.last = p.durable, p.sealed
 		p.resume, p.kill = iter.Pull(func(yield func(where) bool) {
 			p.yield = yield
 			if err := p.engine.commitOpen(context.Background()); err != nil && !p.failed && !p.killed && !p.ousted {

@@ -111,7 +111,7 @@ func (p *process) oust() {
 	if p.at == idle || p.at == inCommit {
 		return
 	}
-	for _, h := range p.engine.committing.held {
+	for _, h := range p.engine.committing.pending {
 		if waits := p.heldBy[h.order]; waits != nil && !h.late {
 			waits.proven = true
 		}
@@ -121,7 +121,7 @@ func (p *process) oust() {
 // reported returns how many groups are durable as far as the engine knows.
 func (p *process) reported() int {
 	if p.at != idle {
-		return p.settled
+		return p.durableBefore
 	}
 	return p.durable
 }
@@ -244,7 +244,7 @@ func (p *process) noteChanges(key, changes int) {
 		if b == nil {
 			continue
 		}
-		for _, h := range b.held {
+		for _, h := range b.pending {
 			for _, n := range h.notifications {
 				if !p.known[n.Change] {
 					p.known[n.Change] = true

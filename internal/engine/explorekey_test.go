@@ -162,7 +162,7 @@ func (p *process) digest(to []byte) []byte {
 		return d.key
 	}
 	e := p.engine
-	d.add(e.store, e.next, e.armed, e.sealed, len(e.wake), len(e.commit), e.wall.time.UnixMilli(), p.at, p.durable-p.settled, p.sealed, p.ousted, e.life.Err() != nil, p.last, ahead(p.need[0]), ahead(p.need[1]))
+	d.add(e.store, e.next, e.armed, e.sealed, len(e.wake), len(e.commit), e.wall.time.UnixMilli(), p.at, p.durable-p.durableBefore, p.sealed, p.ousted, e.life.Err() != nil, p.last, ahead(p.need[0]), ahead(p.need[1]))
 	wait := func(x *waiting) {
 		if x != nil {
 			d.add(x.request, x.connection == p.connections[p.scope.menu[p.requests[x.request].wish].client], ahead(x.need), x.proven)
@@ -182,13 +182,13 @@ func (p *process) digest(to []byte) []byte {
 		for _, group := range b.groups {
 			d.add(slices.DeleteFunc(slices.Clone(group), func(record statestore.Record) bool { return isHistory(string(record.ID)) }))
 		}
-		d.add(b.keys, b.bound, len(b.held))
-		for _, h := range b.held {
+		d.add(b.keys, b.bound, len(b.pending))
+		for _, h := range b.pending {
 			wait(p.heldBy[h.order])
 			d.add(h.notifications, h.reply, h.late)
 		}
 		rank := func(order uint64) (n int) { // how many were held until then
-			for _, h := range b.held {
+			for _, h := range b.pending {
 				if h.order <= order {
 					n++
 				}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/failpoint"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wake"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -34,13 +35,15 @@ const stopTimeout = 10 * time.Second
 //
 // The error says which option makes no sense, which record cannot be restored, or why the
 // journal failed; it is the cause of ctx if that ended. Nothing was answered then.
-func Open(ctx context.Context, options statestore.Options, journal statestore.Journal, deliver func(statestore.Notification)) (*Engine, error) {
+func Open(ctx context.Context, options statestore.Options, journal statestore.Journal,
+	deliver func(statestore.Notification)) (*Engine, error) {
 	return OpenWithClock(ctx, options, journal, deliver, nil)
 }
 
 // OpenWithClock is Open on a machine with now as the system's clock, see SetSystemClock: the store
 // begins with its time. Tests use it.
-func OpenWithClock(ctx context.Context, options statestore.Options, journal statestore.Journal, deliver func(statestore.Notification), now func() time.Time) (*Engine, error) {
+func OpenWithClock(ctx context.Context, options statestore.Options, journal statestore.Journal,
+	deliver func(statestore.Notification), now func() time.Time) (*Engine, error) {
 	options.Journaled = journal != nil
 	if options.Identity == "" {
 		options.Identity = NewIdentity()
@@ -78,20 +81,20 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 	e.commit = make(chan struct{}, 1)
 	e.freed = make(chan struct{})
 	e.open = newBatch()
-	signal(e.commit) // to remove obsolete records, if there are any
+	wake.Up(e.commit) // to remove obsolete records, if there are any
 	return e, nil
 }
 
 // Submit applies a command, and calls done, unless it is nil, when the reply may leave: at once, before
 // Submit returns true for now, or after the commit of the changes that the reply shows, from the goroutine
 // of Run, perhaps before Submit returns. If that commit fails, or Run has returned, done is never called.
-// The reply that Submit returns with false tells the caller only how much room it needs, and may not leave.
+// The reply that Submit returns with false tells the caller only how much space it needs, and may not leave.
 //
 // Like deliver, done is called with the lock held and must not block, and it comes before the notifications
 // that the command causes. All calls for commands of the same key are in the store's order; without a
 // journal, all calls are, and no other command is applied meanwhile.
 //
-// A caller that submits commands without waiting for their replies must call [Engine.Room] before, or
+// A caller that submits commands without waiting for their replies must call [Engine.AwaitCapacity] before, or
 // bound by [Engine.Waiting] what it submits.
 func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
 	at := e.lock()
@@ -100,31 +103,31 @@ func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply))
 }
 
 // TrySubmit applies a command, like Submit, if its reply may leave at once and leaves nothing to commit:
-// the command writes no record, and no change of its key waits for a commit. So it needs no room.
+// the command writes no record, and no change of its key waits for a commit. So it needs no space.
 // Otherwise TrySubmit changes nothing and reports false. Without a journal it applies every command.
 func (e *Engine) TrySubmit(command statestore.Command) (reply statestore.Reply, ok bool) {
 	now := e.lock()
 	defer e.unlock()
 	if e.journal != nil {
-		if e.endsLocked() || e.restsLocked(&command, reply) != nil || e.store.MayWrite(now, &command) {
+		if e.endsLocked() || e.dependencyLocked(&command, reply) != nil || e.store.MayWrite(now, &command) {
 			return reply, false
 		}
 	}
 	return e.applyLocked(now, &command, nil)
 }
 
-// HasRoom reports whether Room returns at once, because not too much waits for a commit.
-func (e *Engine) HasRoom() bool { return e.journal == nil || e.waiting.Load() < maxWaiting }
+// HasCapacity reports whether AwaitCapacity returns at once, because not too much waits for a commit.
+func (e *Engine) HasCapacity() bool { return e.journal == nil || e.waiting.Load() < maxWaiting }
 
-// Room waits while too much waits for a commit. It returns an error when ctx ends or the
+// AwaitCapacity waits while too much waits for a commit. It returns an error when ctx ends or the
 // engine answers nothing any more. The caller holds no lock that the functions which the
 // engine calls may need. Without a journal it returns nil at once.
-func (e *Engine) Room(ctx context.Context) error {
-	for !e.HasRoom() {
+func (e *Engine) AwaitCapacity(ctx context.Context) error {
+	for !e.HasCapacity() {
 		e.mu.Lock()
 		freed := e.freed // closed after e.waiting has fallen
 		e.mu.Unlock()
-		if e.HasRoom() {
+		if e.HasCapacity() {
 			break
 		}
 		select {
@@ -132,13 +135,13 @@ func (e *Engine) Room(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-e.life.Done():
-			return fmt.Errorf("engine: no room: %w", context.Cause(e.life))
+			return fmt.Errorf("engine: no capacity: %w", context.Cause(e.life))
 		}
 	}
 	return nil
 }
 
-// Waiting returns how many bytes wait for a commit, about: records, replies and notifications. Room
+// Waiting returns how many bytes wait for a commit, about: records, replies and notifications. AwaitCapacity
 // makes its callers wait while these are more than 8 MiB.
 func (e *Engine) Waiting() int64 { return e.waiting.Load() }
 
@@ -155,22 +158,22 @@ func (e *Engine) applyLocked(
 	reply, effects := e.store.Apply(now, *command)
 	failpoint.Hit(failpoint.AfterApply)
 	e.wakeExpiryLocked()
-	h := held{reply: reply, arrived: command.Arrived, notifications: effects.Notifications, done: done}
+	h := pending{reply: reply, arrived: command.Arrived, notifications: effects.Notifications, done: done}
 	if e.journal == nil {
-		e.leaveLocked(nil, &h)
+		e.sendLocked(nil, &h)
 		return reply, true
 	}
-	rests := e.restsLocked(command, reply)
+	dependency := e.dependencyLocked(command, reply)
 	if len(effects.Groups) > 0 {
 		e.addLocked(effects.Groups, effects.Keys)
-		rests = e.open
+		dependency = e.open
 	}
 	if reply.Outcome == statestore.OK {
 		// The bound of the versions moves while much of it is left, so no reply waits for it.
 		e.addGroupLocked(e.store.Reserve(now))
 	}
-	if rests != nil {
-		e.holdLocked(rests, h)
+	if dependency != nil {
+		e.addPendingLocked(dependency, h)
 		return reply, false
 	}
 	// After the command was applied: if this process still has its standing now, no other one
@@ -178,13 +181,13 @@ func (e *Engine) applyLocked(
 	if !e.standsLocked() {
 		return statestore.Reply{}, false
 	}
-	e.leaveLocked(nil, &h)
+	e.sendLocked(nil, &h)
 	return reply, true
 }
 
-// restsLocked returns the batch on which the reply to a command without own records rests:
+// dependencyLocked returns the batch on which the reply to a command without own records depends:
 // the last one with something that the reply shows. It returns nil if all that is committed.
-func (e *Engine) restsLocked(command *statestore.Command, reply statestore.Reply) *batch {
+func (e *Engine) dependencyLocked(command *statestore.Command, reply statestore.Reply) *batch {
 	// It depends on all keys. The quota of watches depends on none.
 	all := command.Verb != statestore.VerbKeyNotify && errors.Is(reply.Err, protocol.QuotaExceeded)
 	switch {
@@ -226,22 +229,14 @@ func (e *Engine) addGroupLocked(group statestore.Group) {
 	size := sizeOf(group)
 	e.open.size += size
 	e.waiting.Add(size)
-	signal(e.commit)
+	wake.Up(e.commit)
 }
 
-// signal makes Run see to what a channel is for.
-func signal(to chan struct{}) {
-	select {
-	case to <- struct{}{}:
-	default:
-	}
-}
-
-// holdLocked keeps what leaves after the commit of b.
-func (e *Engine) holdLocked(b *batch, h held) {
+// addPendingLocked keeps what leaves after the commit of b.
+func (e *Engine) addPendingLocked(b *batch, h pending) {
 	e.order++
 	h.order, h.late = e.order, b == e.committing
-	b.held = append(b.held, h)
+	b.pending = append(b.pending, h)
 	for i := range h.notifications {
 		if client := h.notifications[i].Client; b.notified[client] == 0 {
 			b.notified[client] = 0
@@ -282,7 +277,8 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer tasks.Wait()
 	defer close(finished)
 	if err := e.run(ctx, commits); err != nil {
-		return fmt.Errorf("the journal failed, so the store has stopped; all that clients were told is kept: mend the cause and start again: %w", err)
+		return fmt.Errorf("the journal failed, so the store has stopped; all that clients were told is kept: mend the "+
+			"cause and start again: %w", err)
 	}
 	return nil
 }
@@ -347,7 +343,7 @@ func (e *Engine) seal() {
 	})
 }
 
-// commitOpen commits the open batch, if there is anything in it, and lets leave what rests on it.
+// commitOpen commits the open batch, if there is anything in it, and lets leave what depends on it.
 func (e *Engine) commitOpen(ctx context.Context) error {
 	b := e.takeOpen()
 	if b == nil {
@@ -364,7 +360,7 @@ func (e *Engine) commitOpen(ctx context.Context) error {
 		// What comes from now on for a key of the batch is held too. It comes no faster than
 		// clients send it, and must leave without a pause: otherwise the batch would never end, and
 		// the next commit would never begin.
-		burst, more, err := e.leaveSome(b)
+		burst, more, err := e.sendSome(b)
 		if err != nil || !more {
 			return err
 		}
@@ -395,7 +391,7 @@ func (e *Engine) takeOpen() *batch {
 	return e.committing
 }
 
-// committed notes that the journal has the groups of b. Its keys are kept until all that rests on
+// committed notes that the journal has the groups of b. Its keys are kept until all that depends on
 // it has left: a renewal that is answered at once must not overtake an earlier notification.
 func (e *Engine) committed(b *batch) {
 	e.mu.Lock()
@@ -405,38 +401,38 @@ func (e *Engine) committed(b *batch) {
 	e.freeLocked(b.size)
 }
 
-// leaveSome lets the next replies and notifications of b leave, and reports whether it was held when
+// sendSome lets the next replies and notifications of b leave, and reports whether it was held when
 // the commit ended. If nothing is left, it ends the batch and reports that there is no more.
 //
 // What was held before the commit began leaves without another look at the journal's standing: the
 // commit is between the request and its reply, and proved that this process was the one that may
 // answer. What was held later was read after that, perhaps when another process had taken over: a
 // journal on a network has a batch before Commit returns.
-func (e *Engine) leaveSome(b *batch) (burst, more bool, err error) {
+func (e *Engine) sendSome(b *batch) (burst, more bool, err error) {
 	e.mu.Lock()
 	defer e.unlock()
 	if e.life.Err() != nil {
 		return false, false, context.Cause(e.life)
 	}
-	if len(b.held) == 0 {
+	if len(b.pending) == 0 {
 		e.committing = nil
 		return false, false, nil
 	}
 	count, notifications := 0, 0
-	for ; count < len(b.held) && count+notifications < leaveBatch; count++ {
-		notifications += len(b.held[count].notifications)
+	for ; count < len(b.pending) && count+notifications < sendBatch; count++ {
+		notifications += len(b.pending[count].notifications)
 	}
-	if b.held[count-1].late && !e.standsLocked() {
-		count = slices.IndexFunc(b.held, func(h held) bool { return h.late }) // what the commit proved still leaves
+	if b.pending[count-1].late && !e.standsLocked() {
+		count = slices.IndexFunc(b.pending, func(h pending) bool { return h.late }) // what the commit proved still leaves
 		if count == 0 {
 			return false, false, context.Cause(e.life)
 		}
 	}
-	leaving := b.held[:count:count]
-	b.held = b.held[count:]
+	leaving := b.pending[:count:count]
+	b.pending = b.pending[count:]
 	size := int64(0)
 	for i := range leaving {
-		e.leaveLocked(b, &leaving[i])
+		e.sendLocked(b, &leaving[i])
 		size += leaving[i].size()
 	}
 	burst = leaving[count-1].order <= b.last
@@ -445,8 +441,8 @@ func (e *Engine) leaveSome(b *batch) (burst, more bool, err error) {
 	return burst, true, nil
 }
 
-// leaveLocked lets what was held by a batch leave, or, without one, what was not held.
-func (e *Engine) leaveLocked(b *batch, h *held) {
+// sendLocked lets what was held by a batch leave, or, without one, what was not held.
+func (e *Engine) sendLocked(b *batch, h *pending) {
 	if !h.expired {
 		e.countLocked(h.reply, h.arrived)
 	}

@@ -83,7 +83,7 @@ func TestInvariant35NothingLeavesWithoutStanding(t *testing.T) {
 	without("what has not left when the standing is lost", func(d *durable, depose func()) {
 		d.hold()
 		d.submit("first", "SET", "first", "v")
-		for i := range 2 * leaveBatch {
+		for i := range 2 * sendBatch {
 			d.submitNow(strconv.Itoa(i), "SET", strconv.Itoa(i), "v")
 		}
 		d.commit()
@@ -94,8 +94,8 @@ func TestInvariant35NothingLeavesWithoutStanding(t *testing.T) {
 		})
 		d.commit()
 		synctest.Wait()
-		if got := len(d.left); got != leaveBatch { // those that left with the first
-			t.Errorf("%d replies left; want %d", got, leaveBatch)
+		if got := len(d.left); got != sendBatch { // those that left with the first
+			t.Errorf("%d replies left; want %d", got, sendBatch)
 		}
 		d.left = nil
 	})

@@ -10,7 +10,8 @@ import (
 func Whole() bool { return os.Getenv("EXPLORE") != "" }
 
 // Check walks through a model, and logs what it covered and the memory of the process. The test fails if a
-// property is broken, or the key of a state lacks something. Without limits only a broken property, or the race detector, ends a walk early.
+// property is broken, or the key of a state lacks something. Without limits only a broken property, or the race
+// detector, ends a walk early.
 func Check[S any](t *testing.T, m Model[S], limits Limits) {
 	t.Helper()
 	result, err := m.Walk(t.Context(), limits)

@@ -200,9 +200,9 @@ func (m Model[S]) step(ctx context.Context, visited *seen, level []found[S], ind
 
 // expand carries out the moves of one state, and appends the states that are new or broke a property.
 func (m Model[S]) expand(visited *seen, from S, index int32, to []found[S]) ([]found[S], int) {
-	var room [64]Move
+	var buffer [64]Move
 	var key [1024]byte
-	moves := m.Moves(from, room[:0])
+	moves := m.Moves(from, buffer[:0])
 	if len(moves) == 0 && (m.End == nil || !m.End(from)) {
 		to = append(to, found[S]{node: node{parent: index}, err: errStuck})
 	}
@@ -236,7 +236,8 @@ func (m Model[S]) Replay(moves []Move) (steps []string, err error) {
 	state := m.Start()
 	for i, move := range moves {
 		if !slices.Contains(m.Moves(state, nil), move) {
-			return steps, fmt.Errorf("explore: move %d of %d, %v, is not possible after: %s", i+1, len(moves), move, strings.Join(steps, "; "))
+			return steps, fmt.Errorf("explore: move %d of %d, %v, is not possible after: %s", i+1,
+				len(moves), move, strings.Join(steps, "; "))
 		}
 		steps = append(steps, m.Describe(state, move))
 		if err := m.Do(state, move); err != nil {

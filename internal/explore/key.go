@@ -12,8 +12,8 @@ type reached[S any] struct {
 	moves []Move
 }
 
-// CheckKey checks what a walk relies on, for about as many of the first states as given: of two states with one key, the moves lead to
-// the same keys. The error has a way to each of two states for which that is not so.
+// CheckKey checks what a walk relies on, for about as many of the first states as given: of two states with one
+// key, the moves lead to the same keys. The error has a way to each of two states for which that is not so.
 func (m Model[S]) CheckKey(states int) error {
 	first := reached[S]{state: m.Start()}
 	seen := map[sum]reached[S]{sumOf(m.Key(first.state, nil)): first}

@@ -35,7 +35,8 @@ const (
 
 // Points returns all points.
 func Points() []Point {
-	return []Point{DuringLoad, AfterApply, BeforeCommit, AfterCommit, BeforeNotification, BeforeReply, DuringBackup, DuringCompaction}
+	return []Point{DuringLoad, AfterApply, BeforeCommit, AfterCommit, BeforeNotification, BeforeReply,
+		DuringBackup, DuringCompaction}
 }
 
 var hook atomic.Pointer[func(Point)]

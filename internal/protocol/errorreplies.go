@@ -15,24 +15,28 @@ func (r Refusal) Error() string { return string(r) }
 
 // The twelve refusals of the protocol.
 const (
-	TimestampTooFarAhead    Refusal = "the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized"
+	TimestampTooFarAhead Refusal = "the request timestamp is too far in the future; ensure that the client and " +
+		"broker system clocks are synchronized"
 	FencingTokenRequired    Refusal = "a fencing token is required for this request"
-	FencingTokenTooFarAhead Refusal = "the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized"
-	FencingTokenLower       Refusal = "the request fencing token is a lower version than the fencing token protecting the resource"
-	QuotaExceeded           Refusal = "the quota has been exceeded"
-	SyntaxError             Refusal = "syntax error"
-	NotAuthorized           Refusal = "not authorized"
-	UnknownCommand          Refusal = "unknown command"
-	WrongNumberOfArguments  Refusal = "wrong number of arguments"
-	MissingTimestamp        Refusal = "missing timestamp"
-	MalformedTimestamp      Refusal = "malformed timestamp"
-	KeyLengthZero           Refusal = "the key length is zero"
+	FencingTokenTooFarAhead Refusal = "the request fencing token timestamp is too far in the future; ensure that the " +
+		"client and broker system clocks are synchronized"
+	FencingTokenLower Refusal = "the request fencing token is a lower version than the fencing token protecting " +
+		"the resource"
+	QuotaExceeded          Refusal = "the quota has been exceeded"
+	SyntaxError            Refusal = "syntax error"
+	NotAuthorized          Refusal = "not authorized"
+	UnknownCommand         Refusal = "unknown command"
+	WrongNumberOfArguments Refusal = "wrong number of arguments"
+	MissingTimestamp       Refusal = "missing timestamp"
+	MalformedTimestamp     Refusal = "malformed timestamp"
+	KeyLengthZero          Refusal = "the key length is zero"
 )
 
 // Refusals of a store in strict mode, which is an extension of this project.
 const (
 	FencingTokenNeverIssued Refusal = "the request fencing token is above every version that this store has issued"
-	LockRule                Refusal = "a key under a lock prefix needs an expiry (PX), a value that is the client id, a colon and a text without a colon, and no fencing token; release it with VDEL"
+	LockRule                Refusal = "a key under a lock prefix needs an expiry (PX), a value that is the client id, a " +
+		"colon and a text without a colon, and no fencing token; release it with VDEL"
 )
 
 // OtherStore refuses a request whose PropertyStore is not the identity of the store. It is an
@@ -40,11 +44,13 @@ const (
 const OtherStore Refusal = "the request names another store"
 
 // KeyTooLong refuses KEYNOTIFY for a key that [CanNotify] says no to. It is an extension of this project.
-const KeyTooLong Refusal = "the key is too long to be watched: the topic of its notifications would have more than 65535 bytes"
+const KeyTooLong Refusal = "the key is too long to be watched: the topic of its notifications would have more than " +
+	"65535 bytes"
 
 // fencingTokenLowerAsPublished is a second spelling of FencingTokenLower in the published
 // description of the protocol.
-const fencingTokenLowerAsPublished = "the request fencing token is a lower version that the fencing token protecting the resource"
+const fencingTokenLowerAsPublished = "the request fencing token is a lower version that the fencing token protecting " +
+	"the resource"
 
 var refusals = []Refusal{
 	TimestampTooFarAhead, FencingTokenRequired, FencingTokenTooFarAhead, FencingTokenLower, QuotaExceeded, SyntaxError,

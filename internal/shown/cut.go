@@ -38,8 +38,8 @@ func Cut(name string) string {
 
 // cut returns the beginning of a text, a mark and the hash of the text. Valid UTF-8 stays valid.
 func cut(text, mark string) string {
-	var room [8 + 2*summed]byte
-	hashed := binary.BigEndian.AppendUint64(room[:0], uint64(len(text)))
+	var buffer [8 + 2*summed]byte
+	hashed := binary.BigEndian.AppendUint64(buffer[:0], uint64(len(text)))
 	if len(text) <= 2*summed {
 		hashed = append(hashed, text...)
 	} else {

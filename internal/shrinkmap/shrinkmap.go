@@ -9,7 +9,7 @@ type Map[K comparable, V any] struct {
 	most int     // how many entries All has had
 }
 
-// kept is how many entries the smallest map of Go has room for.
+// kept is how many entries the smallest map of Go has space for.
 const kept = 8
 
 // Set adds an entry, or replaces its value.

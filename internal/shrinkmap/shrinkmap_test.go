@@ -14,7 +14,7 @@ func TestAMapHasItsEntriesWhateverWasDeleted(t *testing.T) {
 		}
 	}
 	if seen != 1000 || len(m.All) != 10 || m.most > 8*10 {
-		t.Errorf("%d were seen, %d are left, room for %d", seen, len(m.All), m.most)
+		t.Errorf("%d were seen, %d are left, space for %d", seen, len(m.All), m.most)
 	}
 	for n := range 1000 {
 		if got, ok := m.All[n]; ok != (n%100 == 0) || got != n && ok {

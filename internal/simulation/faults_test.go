@@ -106,7 +106,7 @@ var faults = []fault{
 		begin: func(h hit) { h.crashStore(0, min(h.amount.Abs()/8, h.lasts), true) },
 	},
 	{
-		// Until its deadline it answers from memory, and not what rests on a commit. The journal may
+		// Until its deadline it answers from memory, and not what depends on a commit. The journal may
 		// have a part of what it sent last.
 		weight: 3, name: "the store is cut off from its journal until another takes over",
 		in: (*simulation).isDurable,

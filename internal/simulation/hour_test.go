@@ -43,10 +43,10 @@ const (
 	lastAt  = 58 * time.Minute // the leader goes
 	sampled = time.Second
 
-	// settle is how long pauses that began under faults can last. The longest is the longest
+	// recovery is how long pauses that began under faults can last. The longest is the longest
 	// hold-off of an elector.
-	settle     = 9*holdOff + holdOff + requestTimeout + 2*rankDelay
-	calmWithin = settle + ttl + jitter
+	recovery   = 9*holdOff + holdOff + requestTimeout + 2*rankDelay
+	calmWithin = recovery + ttl + jitter
 	// slack is for the messages themselves.
 	slack      = 200 * time.Millisecond
 	lastWithin = ttl + jitter + 2*rankDelay + slack

@@ -23,8 +23,8 @@ type sent struct {
 
 // sending checks a request before it leaves.
 func (c *checker) sending(p *process, request transporttest.Request) sent {
-	var room [8][]byte
-	words, err := resp3.DecodeArray(room[:0], request.Payload)
+	var buffer [8][]byte
+	words, err := resp3.DecodeArray(buffer[:0], request.Payload)
 	if err != nil || len(words) < 2 {
 		c.violation("%s sends what is no request", p.name)
 		return sent{}

@@ -32,10 +32,10 @@ type Conn interface {
 	Probe(within time.Duration)
 
 	// SetWill sets a Will: a request with this payload, which the Conn keeps, that the broker makes in the
-	// client's name when it loses the connection [MQTT-3.1.2.5]. It replaces the present connection, with a DISCONNECT, by one whose loss
-	// makes the store apply it, and returns when requests can be sent over that. It
-	// tries, with the Will each time, until it succeeds or ctx ends, unless the broker refuses the Will with
-	// a *transport.ConnectionError, or the connection cannot have it (transport.ErrNoWill). After an error, and
+	// client's name when it loses the connection [MQTT-3.1.2.5]. It replaces the present connection, with a
+	// DISCONNECT, by one whose loss makes the store apply it, and returns when requests can be sent over that. It
+	// tries, with the Will each time, until it succeeds or ctx ends, unless the broker refuses the Will with a
+	// *transport.ConnectionError, or the connection cannot have it (transport.ErrNoWill). After an error, and
 	// after a loss, the next connections have no Will. Only one call may be under way.
 	//
 	// lost is closed when the connection is over. silence is the least time that the

@@ -15,7 +15,7 @@ const acceptPause = 50 * time.Millisecond
 
 // Accept calls handle with each connection that socket accepts, until stopping or socket is
 // closed. It returns nil if stopping is closed by then, and otherwise the error of socket. While
-// there is no room it accepts nothing, until the oldest connection has had its time. Each other
+// there is no space it accepts nothing, until the oldest connection has had its time. Each other
 // error of socket goes to failures, with what an operator can do, and a pause follows. Accept is
 // called once.
 func (l *Limiter) Accept(

@@ -69,7 +69,8 @@ func RestrictTLS(config *tls.Config) (verified bool) {
 // verifyClient does what package tls does for VerifyClientCertIfGiven, with fewer signatures.
 func verifyClient(shown []*x509.Certificate, authorities *x509.CertPool, now time.Time) error {
 	if len(shown) > maxChain {
-		return fmt.Errorf("the client shows %d certificates, and may show %d: it should send its own and those of the authorities between that and --client-ca", len(shown), maxChain)
+		return fmt.Errorf("the client shows %d certificates, and may show %d: it should send its own and those of the "+
+			"authorities between that and --client-ca", len(shown), maxChain)
 	}
 	options := x509.VerifyOptions{
 		Roots:         authorities,
@@ -78,7 +79,8 @@ func verifyClient(shown []*x509.Certificate, authorities *x509.CertPool, now tim
 		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	for i, authority := range shown[1:] {
-		if slices.ContainsFunc(shown[1:1+i], func(other *x509.Certificate) bool { return bytes.Equal(other.RawSubject, authority.RawSubject) }) {
+		if slices.ContainsFunc(shown[1:1+i],
+			func(other *x509.Certificate) bool { return bytes.Equal(other.RawSubject, authority.RawSubject) }) {
 			return errors.New("the client shows two authorities of the same name: it should send one of them")
 		}
 		options.Intermediates.AddCert(authority)

@@ -15,7 +15,8 @@ const (
 	handshakeRead = 4 << 10
 )
 
-var errLongHandshake = errors.New("the client sent more than 32 KiB in its TLS handshake: it should send fewer or shorter certificates")
+var errLongHandshake = errors.New(
+	"the client sent more than 32 KiB in its TLS handshake: it should send fewer or shorter certificates")
 
 // A Socket is below a connection of TLS at the server's end. Its handshake takes turns with others,
 // fair by source: anyone who reaches the port can make the server compute one.
@@ -65,8 +66,8 @@ func (s *Socket) receive(pending *Connection) error {
 	if s.received >= maxHandshake {
 		return errLongHandshake
 	}
-	room := make([]byte, handshakeRead)
-	n, err := s.Conn.Read(room)
+	buffer := make([]byte, handshakeRead)
+	n, err := s.Conn.Read(buffer)
 	if n == 0 {
 		return err
 	}
@@ -76,7 +77,7 @@ func (s *Socket) receive(pending *Connection) error {
 		return &net.OpError{Op: "wait for a turn", Net: "tls", Err: err}
 	}
 	s.turn.Store(&end)
-	s.unread = room[:n]
+	s.unread = buffer[:n]
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/semaphore"
+	"github.com/tenurelock/tenure/internal/wake"
 )
 
 const (
@@ -93,7 +94,8 @@ func (l *Limiter) Waiting() (handshakes, checks int) {
 }
 
 // Hint is what an operator can do unless it is an attack.
-const Hint = "raise Options.MaxUnauthenticated, --max-unauthenticated, or MaxUnauthenticatedPerAddress, if so many clients connect at once"
+const Hint = "raise Options.MaxUnauthenticated, --max-unauthenticated, or MaxUnauthenticatedPerAddress, if so many " +
+	"clients connect at once"
 
 var (
 	// ErrTooMany is why a connection is refused or dropped.
@@ -157,15 +159,12 @@ func (l *Limiter) removeLocked(c *Connection) bool {
 		return false
 	}
 	l.open = slices.Delete(l.open, i, i+1)
-	select {
-	case l.freed <- struct{}{}:
-	default:
-	}
+	wake.Up(l.freed)
 	return true
 }
 
 // pause returns for how long no connection should be accepted: until the oldest has had its
-// grace. It is 0 while there is room.
+// grace. It is 0 while there is space.
 func (l *Limiter) pause() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -38,7 +38,7 @@ func TestABurstOfConnectionsIsAcceptedInPortions(t *testing.T) {
 		first := arrive()
 		time.Sleep(grace / 4)
 		if wait := d.pause(); wait != 0 {
-			t.Errorf("while there is room the next waits %v", wait)
+			t.Errorf("while there is space the next waits %v", wait)
 		}
 		second := arrive()
 		if wait := d.pause(); wait != grace*3/4 {

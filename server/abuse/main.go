@@ -58,7 +58,8 @@ func run(ctx context.Context) error {
 		return err
 	}
 	r := runner{tenure: tenure, scratch: scratch, short: *short, duration: *duration, slack: 8 << 20}
-	fmt.Printf("%d cores, %s/%s; attacks of %v and more; renewals as p50 / p99 / max\n", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, r.duration)
+	fmt.Printf("%d cores, %s/%s; attacks of %v and more; renewals as p50 / p99 / max\n", runtime.NumCPU(),
+		runtime.GOOS, runtime.GOARCH, r.duration)
 	failed := 0
 	for _, a := range attacks() {
 		if !chosen.MatchString(a.name) {

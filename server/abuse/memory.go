@@ -84,7 +84,8 @@ var memoryAttacks = []attack{{
 	memory: 2*20*4 + 64, // the collector comes when it has doubled
 	run: func(t *target) {
 		n := t.n(20)
-		hangUp(t.eachOf(n, n, rawmqtt.Login{ID: "offline-", Expiry: 3600}, func(p *peer) { t.need(p.subscribe(1, "queue/"+p.ID)) })...)
+		hangUp(t.eachOf(n, n, rawmqtt.Login{ID: "offline-", Expiry: 3600},
+			func(p *peer) { t.need(p.subscribe(1, "queue/"+p.ID)) })...)
 		message := rawmqtt.Message{Payload: make([]byte, 64<<10)}
 		_ = t.as("publisher").messages(context.Background(), 256*n, 8, func(i int) rawmqtt.Message {
 			message.Topic = "queue/offline-" + strconv.Itoa(i%n)
@@ -113,7 +114,7 @@ var memoryAttacks = []attack{{
 				sleep.For(ctx, 250*time.Millisecond)
 			})
 		})
-		sleep.For(ctx, t.duration/4) // until the room is taken
+		sleep.For(ctx, t.duration/4) // until the space is taken
 		for n := 0; ctx.Err() == nil; n++ {
 			size := []int{5 << 10, 100 << 10}[n%2]
 			if err := other.ask(protocol.VerbSet, "large", string(make([]byte, size))); err != nil {
@@ -186,11 +187,13 @@ var memoryAttacks = []attack{{
 		// They expire within the time in which memory must come back.
 		fill(2, "keys-", func(p *peer) {
 			_ = p.requests(ctx, 20_000, 100, func(i int) []string {
-				return []string{protocol.VerbSet, fmt.Sprint(p.ID, "-", i), strings.Repeat("v", i%900), "PX", strconv.Itoa(8_000 + i/8)}
+				return []string{protocol.VerbSet, fmt.Sprint(p.ID, "-", i), strings.Repeat("v", i%900), "PX",
+					strconv.Itoa(8_000 + i/8)}
 			})
 		})
 		fill(4, "watches-", func(p *peer) {
-			_ = p.requests(ctx, 11_000, 100, func(i int) []string { return []string{protocol.VerbKeyNotify, fmt.Sprint(p.ID, "-", i)} })
+			_ = p.requests(ctx, 11_000, 100,
+				func(i int) []string { return []string{protocol.VerbKeyNotify, fmt.Sprint(p.ID, "-", i)} })
 		})
 		fill(8, "filters-", func(p *peer) { _ = p.subscribe(0, p.filters(strings.Repeat("/l", 50), 850)...) })
 		fill(16, "session-", func(p *peer) { _ = p.subscribe(1, "session/"+p.ID) })
@@ -259,7 +262,8 @@ var journalAttacks = []attack{{
 	memory:   256, // 1,000 connections, and 256,000 replies
 	run: func(t *target) {
 		hangUp(t.each(t.n(1_000), 64, "gone-", func(p *peer) {
-			_ = p.requests(context.Background(), 256, 64, func(i int) []string { return []string{protocol.VerbSet, p.ID, strconv.Itoa(i)} })
+			_ = p.requests(context.Background(), 256, 64,
+				func(i int) []string { return []string{protocol.VerbSet, p.ID, strconv.Itoa(i)} })
 		})...)
 		time.Sleep(t.duration / 2)
 	},

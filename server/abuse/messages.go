@@ -35,7 +35,8 @@ var messageAttacks = []attack{{
 			p.drain()
 		})
 		t.each(4, 4, "writer-", func(p *peer) {
-			_ = p.requests(t.lasting(), 0, 50, func(i int) []string { return []string{protocol.VerbSet, "hot", "value " + strconv.Itoa(i)} })
+			_ = p.requests(t.lasting(), 0, 50,
+				func(i int) []string { return []string{protocol.VerbSet, "hot", "value " + strconv.Itoa(i)} })
 		})
 	},
 }, {
@@ -57,7 +58,7 @@ var messageAttacks = []attack{{
 	run: func(t *target) {
 		filters := make([]string, 200_000)
 		for i := range filters {
-			// As many as a packet of 1 MiB holds leave room for two characters each.
+			// As many as a packet of 1 MiB holds leave space for two characters each.
 			filters[i] = string([]byte{byte('0' + i%79), byte('0' + i/79%79)})
 		}
 		var properties rawmqtt.Body
@@ -103,7 +104,8 @@ var messageAttacks = []attack{{
 			p.drain()
 		})
 		t.each(20, 20, "publisher-", func(p *peer) {
-			_ = p.messages(t.lasting(), 0, 2, func(int) rawmqtt.Message { return rawmqtt.Message{Topic: "a/b/c/d/e/f/g/h/i/j", Payload: []byte("x")} })
+			_ = p.messages(t.lasting(), 0, 2,
+				func(int) rawmqtt.Message { return rawmqtt.Message{Topic: "a/b/c/d/e/f/g/h/i/j", Payload: []byte("x")} })
 		})
 	},
 }}

@@ -163,14 +163,17 @@ func (w *row) judge(r *runner) {
 		text           string
 	}{
 		{!w.after.renewals.served(), true, "the healthy client is not served afterwards (" + w.after.renewals.first + ")"},
-		{w.during.lost+w.after.lost > 0, true, fmt.Sprintf("the healthy client lost its lease %d times", w.during.lost+w.after.lost)},
+		{w.during.lost+w.after.lost > 0, true, fmt.Sprintf("the healthy client lost its lease %d times",
+			w.during.lost+w.after.lost)},
 		{w.breach != "", true, w.breach},
 		{w.memoryBefore > 0 && w.peak > limit, true, fmt.Sprintf("peak above %d MiB", limit>>20)},
-		{w.memoryBefore > 0 && w.memoryAfter > allowed, true, fmt.Sprintf("memory after %.0f s above %d MiB", w.freedAfter.Seconds(), allowed>>20)},
+		{w.memoryBefore > 0 && w.memoryAfter > allowed, true,
+			fmt.Sprintf("memory after %.0f s above %d MiB", w.freedAfter.Seconds(), allowed>>20)},
 		{w.log > w.attack.log<<10, true, fmt.Sprintf("log above %d KiB", w.attack.log)},
 		{during.at(99) >= w.attack.p99, false, slow},
 		{w.during.changes.at(99) >= maxChange, false, fmt.Sprintf("p99 of changes not under %v", maxChange)},
-		{w.during.changes.failed > 0, false, fmt.Sprintf("%d changes failed (%.80s)", w.during.changes.failed, w.during.changes.first)},
+		{w.during.changes.failed > 0, false, fmt.Sprintf("%d changes failed (%.80s)", w.during.changes.failed,
+			w.during.changes.first)},
 		{during.failed > 0, false, fmt.Sprintf("%d renewals failed (%.80s)", during.failed, during.first)},
 	} {
 		switch {
@@ -191,6 +194,7 @@ func (w *row) String() string {
 	return fmt.Sprintf("%s: %s\n"+
 		"  renewals %v ms before, %v during (%d of %d failed), %v after; leases lost: %d\n"+
 		"  %d MiB before, %d at the peak, %d after %.0f s; log %d KiB",
-		w.attack.name, met, w.before, w.during, w.during.renewals.failed, len(w.during.renewals.took), w.after, w.during.lost+w.after.lost,
+		w.attack.name, met, w.before, w.during, w.during.renewals.failed, len(w.during.renewals.took),
+		w.after, w.during.lost+w.after.lost,
 		w.memoryBefore>>20, w.peak>>20, w.memoryAfter>>20, w.freedAfter.Seconds(), (w.log+1023)>>10)
 }

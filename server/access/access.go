@@ -22,7 +22,8 @@ type Credentials struct {
 // LogValue returns the credentials without the password. It has no effect on Credentials
 // inside another struct: log the Credentials themselves.
 func (c Credentials) LogValue() slog.Value {
-	return slog.GroupValue(slog.String("client", c.Client), slog.String("user", c.User), slog.Bool("certified", c.Certified))
+	return slog.GroupValue(slog.String("client", c.Client), slog.String("user", c.User),
+		slog.Bool("certified", c.Certified))
 }
 
 // Identity is a client that has authenticated.

@@ -83,7 +83,8 @@ func (d *document) policy() (*policy, error) {
 	for i, entry := range d.Users {
 		switch {
 		case entry.Name == "":
-			return nil, fmt.Errorf("user %d of the list has no name: write \"name\", the user name of CONNECT or the subject of the certificate", i+1)
+			return nil, fmt.Errorf("user %d of the list has no name: write \"name\", the user name of CONNECT or the subject "+
+				"of the certificate", i+1)
 		case p.users[entry.Name] != nil:
 			return nil, fmt.Errorf("user %q is there twice: remove one, or rename it", entry.Name)
 		}
@@ -115,14 +116,17 @@ func (e *ruleEntry) addTo(p *policy) error {
 		return errors.New("it applies to no user: list names or globs under \"users\"; \"*\" is every user")
 	case e.Read == nil && e.Write == nil && topics == nil:
 		return errors.New("it allows nothing: add read, write, publish or subscribe, or remove the rule")
-	case i >= 0: // as ordinary bytes they would allow a subscription to that filter, and none of the messages that match it
-		return fmt.Errorf("the topic %q has a wildcard of MQTT, which rules do not know: write * for any run of characters, slashes included; it covers filters too", topics[i])
+	// As ordinary bytes they would allow a subscription to that filter, and none of the messages that match it.
+	case i >= 0:
+		return fmt.Errorf("the topic %q has a wildcard of MQTT, which rules do not know: write * for any run of "+
+			"characters, slashes included; it covers filters too", topics[i])
 	}
 	for name, u := range p.users {
 		if !e.Users.match(name) {
 			continue
 		}
-		for field, list := range map[string]globs{"read": e.Read, "write": e.Write, "publish": e.Publish, "subscribe": e.Subscribe} {
+		for field, list := range map[string]globs{"read": e.Read, "write": e.Write, "publish": e.Publish,
+			"subscribe": e.Subscribe} {
 			u.allowed[field] = append(u.allowed[field], list...)
 		}
 	}

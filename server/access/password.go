@@ -33,7 +33,8 @@ func checkHash(hash string) (cost int, err error) {
 		return 0, errors.New("password is not a bcrypt hash: " + hashHint)
 	}
 	if cost > maxCost {
-		return 0, fmt.Errorf("the password's hash has cost %d, with which each connection would take too long; at most %d: %s", cost, maxCost, hashHint)
+		return 0, fmt.Errorf("the password's hash has cost %d, with which each connection would take too long; "+
+			"at most %d: %s", cost, maxCost, hashHint)
 	}
 	return cost, nil
 }
@@ -51,7 +52,8 @@ func checkForm(password []byte) error {
 	case len(password) == 0:
 		return errors.New("neither a password nor a verified client certificate: give the client one of them")
 	case len(password) > maxPassword:
-		return fmt.Errorf("the password has %d bytes, and bcrypt reads no more than %d: choose a shorter one", len(password), maxPassword)
+		return fmt.Errorf("the password has %d bytes, and bcrypt reads no more than %d: choose a shorter one",
+			len(password), maxPassword)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/wake"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -76,12 +77,6 @@ func (b *backlog) take(w *waitingReply, bytes int64, protected bool) bool {
 	return true
 }
 
-// add queues what may leave at once.
-func (b *backlog) add(w *waitingReply) {
-	b.unsent.Add(1)
-	b.queue.push(w)
-}
-
 // release gives back the bytes of a reply that was sent, or will not be.
 func (b *backlog) release(w *waitingReply) {
 	if w.shared {
@@ -90,7 +85,7 @@ func (b *backlog) release(w *waitingReply) {
 		w.link.unsent.Release(w.bytes)
 	}
 	b.unsent.Add(-1)
-	signalOne(b.left)
+	wake.Up(b.left)
 }
 
 // flush waits until no reply waits, neither for a commit nor to be sent. It reports false if ctx ends before.

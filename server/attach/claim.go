@@ -147,7 +147,8 @@ func (l *link) claim(ctx context.Context) error {
 			return errConnectionLost
 		case <-echo.C:
 			if stage == claiming {
-				return finalError{fmt.Errorf("the broker does not send the store what it publishes on %s: its rules must let a store read and write that topic", presenceTopic)}
+				return finalError{fmt.Errorf("the broker does not send the store what it publishes on %s: its rules must let a "+
+					"store read and write that topic", presenceTopic)}
 			}
 		case <-timeout.C:
 			l.store.options.Logger.Warn("the store that answered on this broker before is silent; taking over")
@@ -161,8 +162,9 @@ func (l *link) overtaken() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.presence.successor != "" {
-		return finalError{fmt.Errorf("%w: its leases and changes are not in this data. Begin with an empty journal, and a hold-off of the longest TTL in use. "+
-			"If no other store has answered, remove the retained message on %s and start again", ErrStaleData, presenceTopic)}
+		return finalError{fmt.Errorf("%w: its leases and changes are not in this data. Begin with an empty journal, and a "+
+			"hold-off of the longest TTL in use. If no other store has answered, remove the retained message on %s and start "+
+			"again", ErrStaleData, presenceTopic)}
 	}
 	return finalError{errOvertaken}
 }
@@ -181,7 +183,8 @@ func (l *link) publish(ctx context.Context, message *mqtt.Message) (readers bool
 	if ack == nil {
 		return false, fmt.Errorf("publish to %s: %w", message.Topic, err)
 	}
-	return ack.ReasonCode != packets.PubackNoMatchingSubscribers, refused(ack.ReasonCode, err, "message", message.Topic, "write there")
+	return ack.ReasonCode != packets.PubackNoMatchingSubscribers,
+		refused(ack.ReasonCode, err, "message", message.Topic, "write there")
 }
 
 func (l *link) subscribe(ctx context.Context, subscription packets.SubOptions) error {
@@ -199,6 +202,7 @@ func refused(code byte, err error, what, topic, right string) error {
 	if err == nil {
 		return nil
 	}
-	return finalUnless(code, fmt.Errorf("the broker refuses a %s to %s (MQTT reason code 0x%02X): its rules must let a store %s",
+	return finalUnless(code, fmt.Errorf(
+		"the broker refuses a %s to %s (MQTT reason code 0x%02X): its rules must let a store %s",
 		what, topic, code, right))
 }

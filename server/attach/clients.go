@@ -35,8 +35,8 @@ type clientLRU struct {
 	count  atomic.Uint64 // numbers KEYNOTIFYs, notifications, and what ends watches, in order
 
 	mu        sync.Mutex
-	probation *list.List               // of *clientEntry, the new ones; the one that was heard last is in front
-	protected *list.List               // likewise
+	probation list.List                // of *clientEntry, the new ones; the one that was heard last is in front
+	protected list.List                // likewise
 	clients   map[string]*list.Element // of both
 }
 
@@ -51,13 +51,10 @@ type clientEntry struct {
 }
 
 func newClientLRU(engine *engine.Engine, limit int, come *events.Clients) *clientLRU {
-	return &clientLRU{
-		engine: engine, limit: limit, come: come,
-		probation: list.New(), protected: list.New(), clients: make(map[string]*list.Element),
-	}
+	return &clientLRU{engine: engine, limit: limit, come: come, clients: make(map[string]*list.Element)}
 }
 
-// restore remembers clients with requests in a journal, as far as there is room: each may deliver its last
+// restore remembers clients with requests in a journal, as far as there is space: each may deliver its last
 // requests again. They count as protected.
 func (c *clientLRU) restore(clients []string) {
 	c.mu.Lock()
@@ -73,7 +70,8 @@ func (c *clientLRU) restore(clients []string) {
 }
 
 // heard notes that a client is there, and returns what the store has seen of it, and whether it is protected. If
-// there are too many clients, it forgets another one. watches says that the client asks to watch: what its earlier watches missed no longer counts.
+// there are too many clients, it forgets another one. watches says that the client asks to watch: what its
+// earlier watches missed no longer counts.
 func (c *clientLRU) heard(client string, watches bool) (seen *events.Client, protected bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +105,7 @@ func (c *clientLRU) heardLocked(client string) *clientEntry {
 
 func (c *clientLRU) addLocked(client string, now time.Time) *clientEntry {
 	if len(c.clients) >= c.limit {
-		c.forgetLocked(c.probation) // it is not empty, see makePlaceLocked
+		c.forgetLocked(&c.probation) // it is not empty, see makePlaceLocked
 	}
 	client = strings.Clone(client) // it may be a part of a large request
 	entry := &clientEntry{client: client, since: c.count.Add(1), first: now, last: now}
@@ -126,7 +124,7 @@ func (c *clientLRU) makePlaceLocked(now time.Time) bool {
 	if most == 0 || now.Sub(c.protected.Back().Value.(*clientEntry).last) < idleAfter {
 		return false
 	}
-	c.forgetLocked(c.protected)
+	c.forgetLocked(&c.protected)
 	return true
 }
 

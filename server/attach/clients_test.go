@@ -78,7 +78,7 @@ func TestAWatchThatWasRenewedOutlivesWhatIsSaidOfTheOldOne(t *testing.T) {
 
 // One publisher can claim any ids. The clients that it makes up push out each other, and clients that the store has
 // not known for long.
-func TestMadeUpClientsPushOutNoSettledOne(t *testing.T) {
+func TestMadeUpClientsPushOutNoConfirmedOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 100
 		a := attachedTo(t, Options{MaxClients: limit})
@@ -108,7 +108,7 @@ func TestMadeUpClientsPushOutNoSettledOne(t *testing.T) {
 }
 
 // At most three quarters of the clients are protected. The place of one is free for another after ten minutes.
-func TestAnIdleClientGivesWayToOneThatSettles(t *testing.T) {
+func TestAnIdleClientGivesWayToOneThatIsConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := attachedTo(t, Options{MaxClients: 4})
 		heard := func(client string) { submit(a, keyNotify(client, "k")) }
@@ -135,7 +135,7 @@ func TestAnIdleClientGivesWayToOneThatSettles(t *testing.T) {
 }
 
 // They may deliver requests again, while others make up ids.
-func TestClientsOfTheJournalAreSettled(t *testing.T) {
+func TestClientsOfTheJournalAreConfirmed(t *testing.T) {
 	a := attachedTo(t, Options{MaxClients: 4})
 	a.clients.restore([]string{"a", "b", "c", "d", "e"})
 	if !a.isProtected("a") || !a.isProtected("c") || a.isProtected("d") || a.Stats().Clients != 4 {

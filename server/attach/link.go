@@ -16,6 +16,7 @@ import (
 	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wake"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -47,7 +48,8 @@ const (
 
 var (
 	errConnectionLost = errors.New("the connection was lost")
-	errOvertaken      = fmt.Errorf("%w, begins to at this moment, or has begun to while this one was away", ErrAnotherStore)
+	errOvertaken      = fmt.Errorf("%w, begins to at this moment, or has begun to while this one was away",
+		ErrAnotherStore)
 )
 
 // link is one connection of an attached store.
@@ -75,7 +77,8 @@ func (s *Store) newLink(ctx context.Context) *link {
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
-		presence:   presence{me: s.instance, data: s.data, shared: s.options.Shared, continues: s.engine.Continues(), memory: s.memory},
+		presence: presence{me: s.instance, data: s.data, shared: s.options.Shared,
+			continues: s.engine.Continues(), memory: s.memory},
 	}
 }
 
@@ -101,7 +104,8 @@ func (s *Store) connect(ctx context.Context) error {
 	if err != nil {
 		if connack != nil {
 			return finalUnless(connack.ReasonCode, &transport.ConnectionError{
-				Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference,
+				Code: connack.ReasonCode, Reason: connack.Properties.ReasonString,
+				ServerReference: connack.Properties.ServerReference,
 			})
 		}
 		return err
@@ -195,23 +199,23 @@ func (l *link) received(message *mqtt.Publish) {
 	case presenceTopic:
 		l.heard(string(message.Payload), message.Retain)
 	case protocol.ResponseTopic(l.clientID):
-		signalOne(l.answered)
+		wake.Up(l.answered)
 	}
 }
 
 func (l *link) heard(text string, replayed bool) {
 	l.mu.Lock()
 	reaction := l.presence.hear(text, replayed)
-	insists := l.presence.insists()
 	l.mu.Unlock()
-	switch {
-	case reaction == yield:
+	switch reaction {
+	case ignore:
+	case yield:
 		close(l.superseded)
-	case reaction == insist:
-		says := &mqtt.Message{Topic: presenceTopic, Retain: true, Payload: []byte(l.says(insists))}
+	default:
+		says := &mqtt.Message{Topic: presenceTopic, Retain: true, Payload: []byte(l.says(string(reaction)))}
 		l.later(&waitingReply{bytes: requestOverhead, message: says})
 	}
-	signalOne(l.changed)
+	wake.Up(l.changed)
 }
 
 // send sends a message with QoS 0. It reports false if the message is too large for the broker.
@@ -243,7 +247,7 @@ func (l *link) leave() {
 	l.mu.Lock()
 	answered := l.presence.stage == answering
 	said := l.claims && l.presence.retained()
-	farewell := saysGone + " " + l.presence.farewell()
+	departed := saysGone + " " + l.presence.departed()
 	if l.presence.stage != yielded {
 		l.presence.stage = yielded
 		close(l.superseded) // what a broker sends now is not answered
@@ -256,7 +260,7 @@ func (l *link) leave() {
 		return
 	}
 	if said {
-		_ = l.announce(leaving, farewell)
+		_ = l.announce(leaving, departed)
 	}
 	l.client.Disconnect()
 }

@@ -98,7 +98,7 @@ func TestABrokerIsNotReadWhileTooManyRepliesWait(t *testing.T) {
 				break
 			}
 		}
-		if most := maxUnsent/len(value) + 1; read > most || read < most-3 { // one waits for room
+		if most := maxUnsent/len(value) + 1; read > most || read < most-3 { // one waits for space
 			t.Errorf("%d requests are read, want about %d", read, most)
 		}
 		if l.ctx.Err() != nil {

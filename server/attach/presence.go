@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -64,16 +65,14 @@ const (
 	yielded                // another store does; this one has given up
 )
 
-// reaction is how to react to a message on presenceTopic.
-type reaction uint8
+// reaction is how to react to a message on presenceTopic. saysAnswers or saysFirst: announce that again, since
+// another store asks or has replaced the retained message.
+type reaction string
 
 const (
-	ignore reaction = iota
-	// insist: announce again that this store answers or will answer, since another store asks
-	// or has replaced the retained message.
-	insist
+	ignore reaction = ""
 	// yield: another store was first, or has taken over while this one was disconnected.
-	yield
+	yield reaction = "yields"
 )
 
 // hear takes a message and returns how to react. replayed is true for the one that the broker had
@@ -93,7 +92,7 @@ func (p *presence) hear(text string, replayed bool) reaction {
 		// the retained message must not say that none does. One says so once, so two that both
 		// believe that they answer do not go on for ever.
 		if word == saysGone && !replayed && p.stage == answering {
-			return insist
+			return saysAnswers
 		}
 	case replayed && (word == saysAnswers || word == saysGone) && p.isOlder(instance):
 		p.stage, p.vacant = yielded, word == saysGone
@@ -115,8 +114,10 @@ func (p *presence) hear(text string, replayed bool) reaction {
 		if word == saysGone && instance == p.silent {
 			p.silent = ""
 		}
-		if p.stage == answering || p.free() {
-			return insist
+		if p.stage == answering {
+			return saysAnswers
+		} else if p.free() {
+			return saysFirst
 		}
 	}
 	return ignore
@@ -132,14 +133,6 @@ func (p *presence) isOlder(instance string) bool {
 	return p.continues && !strings.HasSuffix(instance, p.data)
 }
 
-// insists returns the word to announce for the reaction insist.
-func (p *presence) insists() string {
-	if p.stage == answering {
-		return saysAnswers
-	}
-	return saysFirst
-}
-
 // free reports whether this store may answer requests: no store that was first is still there.
 // This is certain only after objectionTimeout: a newer claim may have replaced the retained
 // message of a store that was first.
@@ -148,15 +141,10 @@ func (p *presence) free() bool { return p.stage == claimed && p.silent == "" }
 // retained reports whether the broker may retain a message of this store.
 func (p *presence) retained() bool { return p.stage != yielded || p.vacant }
 
-// farewell returns the store of which to say that it is gone when this one leaves. If another store
-// has answered since this data was used, that must stay known: or the next start with this data
-// would be taken for its continuation.
-func (p *presence) farewell() string {
-	if p.successor != "" {
-		return p.successor
-	}
-	return p.me
-}
+// departed returns the store to announce as gone when this one disconnects. If another store has answered
+// since this data was used, that must stay known: or the next start with this data would be taken for its
+// continuation.
+func (p *presence) departed() string { return cmp.Or(p.successor, p.me) }
 
 // answer notes that this store answers requests. It reports false if it has yielded.
 func (p *presence) answer() bool {

@@ -31,36 +31,36 @@ func TestWhatAStoreDoesAboutOthersOnItsBroker(t *testing.T) {
 		{"its own claim comes back", alone(claiming), []string{"claims me"}, ignore, true},
 		{"its own claim of an earlier connection is replayed", alone(claiming), []string{"*claims me"}, ignore, false},
 		{"another claimed first", alone(claiming), []string{"claims b"}, yield, false},
-		{"another claims later", alone(claimed), []string{"claims b"}, insist, true},
+		{"another claims later", alone(claimed), []string{"claims b"}, saysFirst, true},
 		{"another claims, and a third was before both", alone(claiming), []string{"*claims a", "claims me", "claims b"}, ignore, false},
 		{"another was first", alone(claimed), []string{"first a"}, yield, false},
 		{"another answers", alone(claimed), []string{"answers a"}, yield, false},
 		{"another is said to answer", alone(claiming), []string{"*answers a", "claims me"}, ignore, false},
-		{"the one that is said to answer is gone", alone(claiming), []string{"*answers a", "claims me", "gone a"}, insist, true},
+		{"the one that is said to answer is gone", alone(claiming), []string{"*answers a", "claims me", "gone a"}, saysFirst, true},
 		{"the one that is said to answer is gone before", alone(claiming), []string{"*answers a", "gone a", "claims me"}, ignore, true},
 		{"a third is gone", alone(claiming), []string{"*answers a", "claims me", "gone b"}, ignore, false},
 		{"the last one is gone", alone(claiming), []string{"*gone a", "claims me"}, ignore, true},
-		{"another store asks", alone(answering), []string{"claims b"}, insist, false},
-		{"another store says that it was first", alone(answering), []string{"first b"}, insist, false},
-		{"another store is gone, and that is what is retained now", alone(answering), []string{"gone b"}, insist, false},
+		{"another store asks", alone(answering), []string{"claims b"}, saysAnswers, false},
+		{"another store says that it was first", alone(answering), []string{"first b"}, saysAnswers, false},
+		{"another store is gone, and that is what is retained now", alone(answering), []string{"gone b"}, saysAnswers, false},
 		{"someone has taken over", alone(answering), []string{"answers b"}, yield, false},
 		{"after it gave way, nothing matters", alone(answering), []string{"answers b", "claims c"}, ignore, false},
 		{"another was the store before us, ever", alone(claiming), []string{"*answers z", "gone z", "claims me"}, ignore, true},
 		{"the message was deleted", alone(answering), []string{""}, ignore, false},
 
 		{"the one before is silent", sharing(claiming), []string{"*answers a.g", "claims me.g"}, ignore, true},
-		{"the one before insists", sharing(claiming), []string{"*answers a.g", "answers a.g", "claims me.g"}, ignore, true},
+		{"the one before announces again", sharing(claiming), []string{"*answers a.g", "answers a.g", "claims me.g"}, ignore, true},
 		{"the next one claims", sharing(answering), []string{"claims b.g"}, ignore, false},
 		{"the next one answers", sharing(answering), []string{"answers b.g"}, ignore, false},
-		{"the one before is gone, and that is what is retained now", sharing(answering), []string{"gone a.g"}, insist, false},
+		{"the one before is gone, and that is what is retained now", sharing(answering), []string{"gone a.g"}, saysAnswers, false},
 		{"the one before was gone while this one was away", sharing(answering), []string{"*gone a.g"}, ignore, false},
 		{"a store with other data answers", sharing(answering), []string{"answers b.h"}, yield, false},
-		{"a store with other data claims", sharing(claimed), []string{"claims b.h"}, insist, true},
+		{"a store with other data claims", sharing(claimed), []string{"claims b.h"}, saysFirst, true},
 		{"a store with other data is silent", sharing(claiming), []string{"*answers b", "claims me.g"}, ignore, false},
 	} {
 		p := test.store
 		if got := p.hears(test.heard...); got != test.want || p.free() != test.free {
-			t.Errorf("%s: %d, free %v; want %d, %v", test.name, got, p.free(), test.want, test.free)
+			t.Errorf("%s: %q, free %v; want %q, %v", test.name, got, p.free(), test.want, test.free)
 		}
 	}
 }
@@ -75,7 +75,7 @@ func TestWhatAStoreWithDataDoesAboutOthersThatHaveAnsweredSince(t *testing.T) {
 		store    presence
 		heard    string
 		want     reaction
-		farewell string
+		departed string
 	}{
 		{"the store before it was itself", withData(true, false), "*gone x.d", ignore, "me.d"},
 		{"itself was killed", withData(true, false), "*answers x.d", ignore, "me.d"},
@@ -88,8 +88,8 @@ func TestWhatAStoreWithDataDoesAboutOthersThatHaveAnsweredSince(t *testing.T) {
 		{"another is gone now", withData(true, false), "gone x", ignore, "me.d"},
 	} {
 		p := test.store
-		if got := p.hears(test.heard); got != test.want || p.farewell() != test.farewell {
-			t.Errorf("%s: %d, says that %s is gone; want %d, %s", test.name, got, p.farewell(), test.want, test.farewell)
+		if got := p.hears(test.heard); got != test.want || p.departed() != test.departed {
+			t.Errorf("%s: %q, says that %s is gone; want %q, %s", test.name, got, p.departed(), test.want, test.departed)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func TestAStoreThatWasAwayYieldsToOneThatServedMeanwhile(t *testing.T) {
 		want     reaction
 	}{
 		{"nothing happened", "", "gone me", ignore},
-		{"it could not say farewell", "", "answers me", ignore},
+		{"it could not say that it leaves", "", "answers me", ignore},
 		{"the broker forgot", "", "", ignore},
 		{"another serves", "", "answers b", yield},
 		{"another has served", "", "gone b", yield},
@@ -117,7 +117,7 @@ func TestAStoreThatWasAwayYieldsToOneThatServedMeanwhile(t *testing.T) {
 		}
 		again := presence{me: "me", memory: first.memory}
 		if got := again.hears("*" + test.replayed); got != test.want {
-			t.Errorf("%s: %d, want %d", test.name, got, test.want)
+			t.Errorf("%s: %q, want %q", test.name, got, test.want)
 		}
 		if got, want := again.retained(), test.replayed != "answers b"; got != want {
 			t.Errorf("%s: its claim may be retained: %v, want %v", test.name, got, want)
@@ -162,8 +162,8 @@ func TestOfStoresInAnyOrderExactlyOneIsFree(t *testing.T) {
 					moves = append(moves, func() {
 						message := s.inbox[0]
 						s.inbox = s.inbox[1:]
-						if s.hears(message) == insist {
-							publish(s.insists() + " " + s.me)
+						if do := s.hears(message); do != ignore && do != yield {
+							publish(string(do) + " " + s.me)
 						}
 					})
 				}

@@ -3,6 +3,8 @@ package attach
 import (
 	"context"
 	"sync"
+
+	"github.com/tenurelock/tenure/internal/wake"
 )
 
 // queue is what waits to be sent, in order. It is safe for concurrent use.
@@ -19,7 +21,7 @@ func (q *queue[T]) push(item T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.items = append(q.items, item)
-	signalOne(q.wake)
+	wake.Up(q.wake)
 }
 
 // pop removes the oldest item, and keeps no memory for it.
@@ -54,12 +56,5 @@ func (q *queue[T]) serve(ctx context.Context, do func(T)) {
 		case <-ctx.Done():
 		case <-q.wake:
 		}
-	}
-}
-
-func signalOne(to chan<- struct{}) {
-	select {
-	case to <- struct{}{}:
-	default:
 	}
 }

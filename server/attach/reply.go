@@ -70,7 +70,8 @@ func (l *link) answer(to address, key string, reply statestore.Reply) {
 func (l *link) later(w *waitingReply) {
 	w.link, w.bytes = l, min(w.bytes, maxUnsent)
 	if l.unsent.Acquire(l.ctx, w.bytes) == nil {
-		l.store.backlog.add(w)
+		l.store.backlog.unsent.Add(1)
+		l.store.backlog.queue.push(w)
 	}
 }
 

@@ -204,17 +204,19 @@ func Open(ctx context.Context, broker string, options Options) (store *Store, er
 	}
 	defaults.FillWatches(&options.Store, defaults.AllWatchBytes)
 	if config == nil && len(options.Password) > 0 {
-		options.Logger.Warn("the connection is not encrypted, so the network can read the password: write mqtts or wss", "broker", address.Host)
+		options.Logger.Warn("the connection is not encrypted, so the network can read the password: write mqtts or wss",
+			"broker", address.Host)
 	}
 	s := &Store{
-		options:       options,
-		broker:        address,
-		tls:           config,
-		instance:      rand.Text(),
-		queue:         newQueue[pendingNotification](),
-		ready:         make(chan struct{}),
-		drops:         loglimit.NewLines(options.Logger, slog.LevelWarn, "a request was not given to the store"),
-		oversized:     loglimit.NewLines(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
+		options:  options,
+		broker:   address,
+		tls:      config,
+		instance: rand.Text(),
+		queue:    newQueue[pendingNotification](),
+		ready:    make(chan struct{}),
+		drops:    loglimit.NewLines(options.Logger, slog.LevelWarn, "a request was not given to the store"),
+		oversized: loglimit.NewLines(options.Logger, slog.LevelWarn,
+			"a message is larger than the broker takes; not sent"),
 		log:           events.NewLog(options.Logger),
 		objectionWait: objectionTimeout,
 		silence:       silenceTimeout,

@@ -65,7 +65,8 @@ func Launch(task Task, wrap func(program string) []string) (*Child, error) {
 	if wrap != nil {
 		words = wrap(self)
 	}
-	c := &Child{cmd: exec.Command(words[0], words[1:]...), ready: make(chan string, 1), died: make(chan struct{}), task: task}
+	c := &Child{cmd: exec.Command(words[0], words[1:]...), ready: make(chan string, 1),
+		died: make(chan struct{}), task: task}
 	c.cmd.Env = append(os.Environ(), taskVariable+"="+string(text))
 	c.cmd.Stderr = &c.log
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
@@ -86,7 +87,7 @@ func Launch(task Task, wrap func(program string) []string) (*Child, error) {
 				case <-c.ready: // nothing has read it
 				default:
 				}
-				c.ready <- address // has room
+				c.ready <- address // has space
 			}
 		}
 		_ = c.cmd.Wait() // the state says how it ended
@@ -113,7 +114,7 @@ func (c *Child) Address(ctx context.Context) (address string, err error) {
 }
 
 // Ready returns a channel that gets the address each time when the store of the child can be
-// reached, and an empty one when it no longer serves. What was not received makes room for what
+// reached, and an empty one when it no longer serves. What was not received makes space for what
 // follows. Only one of Address and Ready gets it.
 func (c *Child) Ready() <-chan string { return c.ready }
 

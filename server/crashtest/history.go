@@ -144,7 +144,8 @@ func (h *History) Check(timeout time.Duration) porcupine.CheckResult {
 	for i := range h.Operations {
 		o := &h.Operations[i]
 		if o.Result != Unknown || o.changes() { // a GET without a reply says nothing
-			operations = append(operations, porcupine.Operation{ClientId: o.Client, Input: o, Call: int64(o.Call), Return: int64(o.end())})
+			operations = append(operations, porcupine.Operation{ClientId: o.Client, Input: o,
+				Call: int64(o.Call), Return: int64(o.end())})
 		}
 	}
 	return porcupine.CheckOperationsTimeout(model.ToModel(), operations, timeout)

@@ -110,7 +110,8 @@ func (c *contest) look(h *holding) {
 	for _, other := range c.tenures {
 		_, err := other.tenure.Token()
 		if _, mine := h.tenure.Token(); other != h && err == nil && mine == nil {
-			c.recorder.violated("%s: %s holds with token %v, and %s with token %v", c.name, h.client, h.token, other.client, other.token)
+			c.recorder.violated("%s: %s holds with token %v, and %s with token %v", c.name, h.client,
+				h.token, other.client, other.token)
 		}
 	}
 }

@@ -148,7 +148,8 @@ func (s *session) do(ctx context.Context, o Operation) Operation {
 		entry, err = s.Get(ctx, o.Key)
 		o.Read, o.Version, existed = string(entry.Value), entry.Version, entry.Exists
 	case Set:
-		o.Version, err = s.Set(ctx, o.Key, []byte(o.Value), transport.SetOptions{Condition: o.Condition, TTL: o.TTL, FencingToken: o.Token})
+		o.Version, err = s.Set(ctx, o.Key, []byte(o.Value),
+			transport.SetOptions{Condition: o.Condition, TTL: o.TTL, FencingToken: o.Token})
 	case Del:
 		existed, err = s.Del(ctx, o.Key, transport.DelOptions{FencingToken: o.Token})
 	case VDel:

@@ -193,10 +193,12 @@ func (d *redeliveries) judge(ctx context.Context, r *redelivery, reply *packets.
 	}
 	switch {
 	case string(reply.Payload) != "+OK\r\n":
-		d.recorder.violated("%s: the key is there, and the request that made it was delivered again, and answered %q", r.key, reply.Payload)
+		d.recorder.violated("%s: the key is there, and the request that made it was delivered again, and answered %q",
+			r.key, reply.Payload)
 		return
 	case r.answered && version != r.version:
-		d.recorder.violated("%s: the first delivery was answered with version %s, and the second with %s", r.key, r.version, version)
+		d.recorder.violated("%s: the first delivery was answered with version %s, and the second with %s",
+			r.key, r.version, version)
 		return
 	}
 	again := r.packet.Duplicate

@@ -152,12 +152,14 @@ func (k *registerKey) mayBegin() bool {
 var (
 	kinds      = []Kind{Get, Get, Get, Get, Get, Set, Set, Set, Set, Set, Set, Set, Set, Del, VDel, VDel, VDel}
 	conditions = []transport.Condition{
-		transport.IfMissingOrEqual, transport.IfMissingOrEqual, transport.IfMissingOrEqual, transport.IfMissing, transport.Always, transport.Always,
+		transport.IfMissingOrEqual, transport.IfMissingOrEqual, transport.IfMissingOrEqual,
+		transport.IfMissing, transport.Always, transport.Always,
 	}
 )
 
 // begin returns a random operation, and false if there were enough.
-func (k *registerKey) begin(g *registers, of *generation, client int, own *int, random *rand.Rand) (o Operation, ok bool) {
+func (k *registerKey) begin(g *registers, of *generation, client int, own *int,
+	random *rand.Rand) (o Operation, ok bool) {
 	if !k.mayBegin() {
 		return o, false
 	}

@@ -107,7 +107,8 @@ func Run(ctx context.Context, store Store, options Options) (*Report, error) {
 		h.contests = append(h.contests, &contest{recorder: r, name: fmt.Sprintf("lease/%d", i), ttl: options.TTL})
 	}
 	for i := range 2 {
-		h.redeliveries = append(h.redeliveries, &redeliveries{recorder: r, clientID: fmt.Sprintf("again-%d", i), dial: store.DialRaw})
+		h.redeliveries = append(h.redeliveries,
+			&redeliveries{recorder: r, clientID: fmt.Sprintf("again-%d", i), dial: store.DialRaw})
 	}
 	err := h.run(ctx)
 	r.report.Cycles, r.report.Took = h.cycles, r.now()
@@ -274,7 +275,8 @@ func (h *harness) cycle(ctx context.Context) error {
 	enough := h.recorder.count(answered, 0) + requestsInLife
 	look := time.NewTicker(lifetime / 50)
 	defer look.Stop()
-	for now := restart.Ready; now < least || now < restart.Ready+longestLife && h.recorder.count(answered, 0) < enough; now = h.recorder.now() {
+	for now := restart.Ready; now < least ||
+		now < restart.Ready+longestLife && h.recorder.count(answered, 0) < enough; now = h.recorder.now() {
 		select {
 		case <-ctx.Done():
 			return nil

@@ -29,7 +29,8 @@ const keepAlive = time.Second
 
 // Dial returns a client that connects again by itself, each time to the present address. The
 // caller closes it.
-func (t *Target) Dial(ctx context.Context, clientID string, options transport.ClientOptions) (*transport.Client, error) {
+func (t *Target) Dial(ctx context.Context, clientID string,
+	options transport.ClientOptions) (*transport.Client, error) {
 	return transport.Dial(ctx, "mqtt://store:1883", transport.Options{
 		ClientID:      clientID,
 		KeepAlive:     keepAlive,

@@ -121,5 +121,5 @@ func TestANotificationLargerThanItsClientTakesIsLeftOut(t *testing.T) {
 			t.Errorf("read %q, want the notification of %q", got.Payload, want)
 		}
 	}
-	testsupport.Eventually(t, "no room is taken any more", func() bool { return s.Usage().OutgoingBytes == 0 })
+	testsupport.Eventually(t, "no space is taken any more", func() bool { return s.Usage().OutgoingBytes == 0 })
 }

@@ -24,7 +24,7 @@ func unfinished(n int) []byte {
 // One user leaves packets incomplete until it may have no more, and goes on with new ones. Another user
 // sends large packets meanwhile.
 func TestUnfinishedPacketsKeepNoOtherUserFromSending(t *testing.T) {
-	const room = 4 << 20 // four of the largest packets
+	const space = 4 << 20 // four of the largest packets
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, MaxMemory: 64 << 20})
 	leave := func(n int) {
 		c := testsupport.ConnectPacket{ID: "m" + strconv.Itoa(n), User: "mallory"}.Connect(t, address)
@@ -35,15 +35,15 @@ func TestUnfinishedPacketsKeepNoOtherUserFromSending(t *testing.T) {
 	for n := range 12 {
 		leave(n)
 	}
-	testsupport.Eventually(t, "they take as much as they may", func() bool { return s.Usage().ArrivingBytes > room/3 })
+	testsupport.Eventually(t, "they take as much as they may", func() bool { return s.Usage().ArrivingBytes > space/3 })
 	for n := range 8 {
 		if got := other.Do("SET", "k"+strconv.Itoa(n), strings.Repeat("v", 400_000)); got != "+OK\r\n" {
 			t.Fatalf("packet %d: %q", n, got)
 		}
 		leave(12 + n)
 	}
-	if got := s.Usage().ArrivingBytes; got > room {
-		t.Errorf("%d bytes of %d are taken", got, room)
+	if got := s.Usage().ArrivingBytes; got > space {
+		t.Errorf("%d bytes of %d are taken", got, space)
 	}
 }
 

@@ -70,7 +70,7 @@ func TestProtocol1OurWillHasAllThatARequestHas(t *testing.T) {
 }
 
 func TestAClientWithARefusedWillGoesOnWithoutIt(t *testing.T) {
-	const with, without, farewell = "CONNECT+Will", "CONNECT", "DISCONNECT 0x0"
+	const with, without, disconnect = "CONNECT+Will", "CONNECT", "DISCONNECT 0x0"
 	for _, test := range []struct {
 		name    string
 		codes   []byte // for one CONNECT after the other
@@ -103,7 +103,7 @@ func TestAClientWithARefusedWillGoesOnWithoutIt(t *testing.T) {
 			case err != nil:
 				t.Errorf("SetWill: %v", err)
 			}
-			b.mustSee(append([]string{without, farewell}, test.seen...)...)
+			b.mustSee(append([]string{without, disconnect}, test.seen...)...)
 			if (will == nil) != (err != nil) {
 				t.Errorf("a will %v and an error %v", will, err)
 			}

@@ -80,8 +80,9 @@ func (s *source) inspect(ctx context.Context) (Report, error) {
 		case statestore.KindBound:
 			report.Bound = item.Version.String()
 			if ahead := time.Duration(item.Version.Wall-time.Now().UnixMilli()) * time.Millisecond; ahead > farAhead {
-				report.Warnings = append(report.Warnings, fmt.Sprintf("its versions are %v ahead of the clock of this machine: if this clock is wrong, set it, and restore again; "+
-					"otherwise clients refuse the versions until the clock has caught up", ahead.Round(time.Second)))
+				report.Warnings = append(report.Warnings, fmt.Sprintf(
+					"its versions are %v ahead of the clock of this machine: if this clock is wrong, set it, and restore again; "+
+						"otherwise clients refuse the versions until the clock has caught up", ahead.Round(time.Second)))
 			}
 		}
 		return nil

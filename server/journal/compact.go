@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/closed"
-	"github.com/tenurelock/tenure/internal/diskroom"
+	"github.com/tenurelock/tenure/internal/diskspace"
 	"github.com/tenurelock/tenure/internal/failpoint"
 )
 
@@ -28,7 +28,7 @@ const (
 	// syncFrames is after how many frames of a copy the disk gets them: more at once would delay commits.
 	syncFrames = 16
 	// leftFree is how many bytes of the disk a copy leaves, or what commits may take beside it, if that is
-	// more: if a commit finds no room, the store ends.
+	// more: if a commit finds no space, the store ends.
 	leftFree = 4 << 20
 	// lastStep is for about how many bytes a commit waits until the copy has them.
 	lastStep = 64 << 10
@@ -61,7 +61,7 @@ type compaction struct {
 }
 
 // compactIfLarge begins to compact the file if it is large, and goes on with a compaction that is under
-// way. A commit waits for the copy until ctx ends: the disk has it already. If there is no room for the copy,
+// way. A commit waits for the copy until ctx ends: the disk has it already. If there is no space for the copy,
 // the file stays as it is for now. Other errors end the journal.
 func (f *File) compactIfLarge(ctx context.Context) {
 	c := f.compaction
@@ -123,7 +123,7 @@ func (c *compaction) copy(ctx context.Context, s scan, path string) error {
 	return together(s.err, c.to.sync())
 }
 
-// flushFull writes the next frame of the copy, if it is full, and leaves commits their room on the disk.
+// flushFull writes the next frame of the copy, if it is full, and leaves commits their space on the disk.
 func (c *compaction) flushFull() {
 	if len(c.to.frame) < fullFrame {
 		return
@@ -133,7 +133,7 @@ func (c *compaction) flushFull() {
 		_ = c.to.sync() // kept
 	}
 	need := max(leftFree, c.size+c.size/spaceFactor-c.committed.Load())
-	free, known := diskroom.Free(filepath.Dir(c.to.file.Name()))
+	free, known := diskspace.Free(filepath.Dir(c.to.file.Name()))
 	if known && free < need && c.to.err == nil {
 		c.to.err = fmt.Errorf("the disk has %d KiB free, and commits need %d KiB beside a copy: %w",
 			free>>10, need>>10, syscall.ENOSPC)

@@ -41,7 +41,7 @@ func TestTheFileStaysSmallThroughChurn(t *testing.T) {
 		}
 		before := size(t, dir)
 		commit(t, file, batch...)
-		settle(t, file)
+		awaitCompaction(t, file)
 		apply(state, batch)
 		now := size(t, dir)
 		if now < before { // it was compacted
@@ -73,7 +73,7 @@ func growing(t *testing.T, dir string) (file *journal.File, log *bytes.Buffer, s
 		err := file.Commit(t.Context(), batch)
 		if err == nil {
 			apply(state, batch)
-			err = await.Result(file.Settle)
+			err = await.Result(file.AwaitCompaction)
 		}
 		return err
 	}
@@ -188,6 +188,7 @@ func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+	await.Until(func() bool { return size(t, dir) > 17*int64(len(value)) }) // the sixteenth has begun
 	waits("after 32 MiB")
 	end()
 	if err := await.Receive(committed); err != nil {
@@ -200,7 +201,7 @@ func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	settle(t, file)
+	awaitCompaction(t, file)
 	shut(t, file)
 	wantKeys(t, load(t, open(t, dir)), map[string]string{"a": value, "last": "19"})
 }
@@ -232,7 +233,7 @@ func TestCommitsAreAnsweredWhileTheFileIsCompacted(t *testing.T) {
 		submit(keyGone(fmt.Sprint("new ", i/2)))
 	}
 	goOn()
-	settle(t, file)
+	awaitCompaction(t, file)
 	if after := size(t, dir); after > large/2 {
 		t.Errorf("the file had %d bytes, and has %d after the compaction", large, after)
 	}
@@ -259,10 +260,10 @@ func TestCloseEndsACompaction(t *testing.T) {
 	wantKeys(t, load(t, open(t, dir)), map[string]string{"a": value, "b": value})
 }
 
-// settle waits until no compaction is under way.
-func settle(t testing.TB, file *journal.File) {
+// awaitCompaction waits until no compaction is under way.
+func awaitCompaction(t testing.TB, file *journal.File) {
 	t.Helper()
-	if err := await.Result(file.Settle); err != nil {
+	if err := await.Result(file.AwaitCompaction); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -123,12 +123,14 @@ func inspectRights(dir string, owner bool) (warnings []string, err error) {
 	if err != nil {
 		return nil, about(dir, err)
 	}
-	if err := checkRights(dir, info, owner, "chmod go-w it, or use a directory in it, which is made for its owner only"); err != nil {
+	if err := checkRights(dir, info, owner,
+		"chmod go-w it, or use a directory in it, which is made for its owner only"); err != nil {
 		return nil, err
 	}
 	mode := rightsOf(info)
 	if mode&0o020 != 0 {
-		warnings = append(warnings, fmt.Sprintf("%s: its group may write to it (mode %04o), and replace the data; chmod g-w it", dir, mode))
+		warnings = append(warnings, fmt.Sprintf(
+			"%s: its group may write to it (mode %04o), and replace the data; chmod g-w it", dir, mode))
 	}
 	path := filepath.Join(dir, fileName)
 	info, err = regular(path, os.Lstat)
@@ -142,7 +144,8 @@ func inspectRights(dir string, owner bool) (warnings []string, err error) {
 		return warnings, err
 	}
 	if file := rightsOf(info); mode&0o011 != 0 && file&0o044 != 0 {
-		warnings = append(warnings, fmt.Sprintf("%s: other users may read it (mode %04o), and it has the values of all keys; chmod 600 it", path, file))
+		warnings = append(warnings, fmt.Sprintf(
+			"%s: other users may read it (mode %04o), and it has the values of all keys; chmod 600 it", path, file))
 	}
 	return warnings, nil
 }
@@ -166,7 +169,8 @@ func regular(path string, stat func(string) (fs.FileInfo, error)) (fs.FileInfo, 
 	case err != nil:
 		return nil, err
 	case info.Mode()&fs.ModeSymlink != 0:
-		return nil, fmt.Errorf("%w: it is a symbolic link, which is not followed; use the directory that has the file itself", ErrUnsafe)
+		return nil, fmt.Errorf("%w: it is a symbolic link, which is not followed; use the directory that has the file itself",
+			ErrUnsafe)
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%w: it is not a regular file (%v)", ErrForeign, info.Mode().Type())
 	}

@@ -31,8 +31,8 @@ var (
 )
 
 // errReplaced is why a journal ends when another file is in the place of its own.
-var errReplaced = errors.New("another file is in its place: the directory was moved or replaced while this process ran; " +
-	"stop a store before you move its data")
+var errReplaced = errors.New("another file is in its place: the directory was moved or replaced while this process " +
+	"ran; stop a store before you move its data")
 
 // errNoEnd is why a file is refused that a store has closed, or that Backup has made.
 var errNoEnd = damaged("it does not have its end")
@@ -58,7 +58,8 @@ var cures = []struct {
 	{syscall.EDQUOT, "; free space on the disk, or raise the quota, and try again"},
 	{syscall.ENOTDIR, "; a part of the path is a file: give a directory"},
 	{fs.ErrPermission, "; run it as the user that owns it, give this user the rights to it, or use another directory"},
-	{syscall.EIO, "; the disk reports errors: look at the log of the system, and replace the disk or restore a backup on another one"},
+	{syscall.EIO, "; the disk reports errors: look at the log of the system, and replace the disk or restore a backup " +
+		"on another one"},
 	{ErrExists, "; use another name, or move it away first"},
 	{ErrForeign, "; if it is a journal with another name, rename it back; else use another directory"},
 	{ErrNewer, "; use that version or a newer one"},

@@ -68,7 +68,8 @@ func Export(ctx context.Context, path string, w io.Writer) (err error) {
 }
 
 func exportedOf(item statestore.Item) exported {
-	out := exported{Kind: item.Kind, LifetimeMillis: item.Lifetime.Milliseconds(), Willed: item.Willed, Identity: item.Identity}
+	out := exported{Kind: item.Kind, LifetimeMillis: item.Lifetime.Milliseconds(), Willed: item.Willed,
+		Identity: item.Identity}
 	if !item.Version.IsZero() || item.Kind == statestore.KindBound {
 		out.Version = item.Version.String()
 	}

@@ -78,8 +78,8 @@ func FrameThatFollows(content, payload []byte) []byte {
 // LastFrame returns where the last frame of content begins.
 func LastFrame(content []byte) int { return int(read(content).last) }
 
-// Settle waits until no compaction is under way, as a commit does.
-func (f *File) Settle() error {
+// AwaitCompaction waits until no compaction is under way, as a commit does.
+func (f *File) AwaitCompaction() error {
 	if c := f.compaction; c != nil {
 		await.Next(c.ended)
 		f.endCompaction()

@@ -28,7 +28,7 @@ func fail(kind string, nth int64, failure error) (restore func()) {
 }
 
 // A call that fails once ends the journal, whatever call it is. What was acknowledged is there, and at most one batch
-// more. A copy that finds no room ends nothing.
+// more. A copy that finds no space ends nothing.
 func TestInvariant34AFailedSystemCallEndsTheJournal(t *testing.T) {
 	defer journal.SetSpaceConstant(16 << 10)()
 	states := historyStates()

@@ -76,7 +76,7 @@ func commitHistory(t *testing.T, dir string, end int, acknowledged func(batches 
 		}
 		acknowledged(i + 1)
 		if i%20 == 19 {
-			_ = file.Settle() // also on a slow machine there are some compactions; the next commit has its error
+			_ = file.AwaitCompaction() // also on a slow machine there are some compactions; the next commit has its error
 		}
 	}
 	return file, nil

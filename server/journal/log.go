@@ -51,7 +51,7 @@ var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// seal completes a frame, which has room for its head, and its payload.
+// seal completes a frame, which has space for its head, and its payload.
 func seal(frame []byte, salt uint32, number uint64) []byte {
 	copy(frame, marker)
 	order.PutUint32(frame[4:], uint32(len(frame)-frameHead))
@@ -300,7 +300,7 @@ type writer struct {
 	salt   uint32
 	size   int64  // where the next frame begins
 	number uint64 // of the frame before
-	frame  []byte // the next one: room for its head, and its records
+	frame  []byte // the next one: space for its head, and its records
 	err    error
 }
 

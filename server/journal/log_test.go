@@ -107,7 +107,7 @@ func TestACrashDoesNotExcuseWhatWasOnTheDiskBefore(t *testing.T) {
 		load(t, file)
 		for range 2 {
 			commit(t, file, statestore.Group{record("a", strings.Repeat("x", 600_000))})
-			settle(t, file)
+			awaitCompaction(t, file)
 		}
 		before := int(size(t, dir))
 		if before > 700_000 {

@@ -20,7 +20,8 @@ func rightsOf(info fs.FileInfo) fs.FileMode { return info.Mode().Perm() }
 func checkOwner(info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if own := uint32(os.Geteuid()); ok && stat.Uid != own && stat.Uid != 0 {
-		return fmt.Errorf("%w: it belongs to user %d, and this process runs as user %d; run it as user %[2]d, or chown the directory and its files",
+		return fmt.Errorf("%w: it belongs to user %d, and this process runs as user %d; run it as user %[2]d, or chown the "+
+			"directory and its files",
 			ErrUnsafe, stat.Uid, own)
 	}
 	return nil

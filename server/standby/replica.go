@@ -79,7 +79,8 @@ func (r *Replica) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		}
-		logger.Warn("this process is no longer the active one; it drops what it has in memory and stands by", "reason", deposed)
+		logger.Warn("this process is no longer the active one; it drops what it has in memory and stands by",
+			"reason", deposed)
 	}
 }
 

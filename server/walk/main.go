@@ -114,7 +114,8 @@ func measure(ctx context.Context) (functions []string, err error) {
 	if err := os.Mkdir(counters, 0o700); err != nil {
 		return nil, err
 	}
-	process := exec.CommandContext(ctx, "go", "run", "-cover", "-covermode=atomic", "-coverpkg="+repository+"...", "./server/walk", "-into", counters)
+	process := exec.CommandContext(ctx, "go", "run", "-cover", "-covermode=atomic",
+		"-coverpkg="+repository+"...", "./server/walk", "-into", counters)
 	process.Env = append(os.Environ(), "GOCOVERDIR="+folder) // what it writes when it exits
 	process.Stdout, process.Stderr = os.Stderr, os.Stderr
 	if err := process.Run(); err != nil {
@@ -130,4 +131,5 @@ func measure(ctx context.Context) (functions []string, err error) {
 }
 
 // row is a line that "go tool covdata func" prints for a function of which at least 0.1 % has run.
-var row = regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(repository) + `(\S+\.go):\d+:\s+(\S+)\s+(?:[1-9]\d*\.\d|0\.[1-9])%$`)
+var row = regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(repository) +
+	`(\S+\.go):\d+:\s+(\S+)\s+(?:[1-9]\d*\.\d|0\.[1-9])%$`)

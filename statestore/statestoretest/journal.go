@@ -11,9 +11,9 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// RunJournal checks that a journal does what [statestore.Journal] says. It calls start in each of its subtests, for a journal that is
-// empty. The function that start returns opens that journal: first, and again each time after
-// it was closed. Both fail the test if they cannot.
+// RunJournal checks that a journal does what [statestore.Journal] says. It calls start in each of its subtests,
+// for a journal that is empty. The function that start returns opens that journal: first, and again each time
+// after it was closed. Both fail the test if they cannot.
 func RunJournal(t *testing.T, start func(t *testing.T) (open func() statestore.Journal)) {
 	for _, test := range journalTests {
 		t.Run(test.name, func(t *testing.T) {
@@ -123,11 +123,14 @@ func (j *journalTest) committed() {
 	j.commit()
 	j.commit(nil, statestore.Group{})
 	j.reopen() // it has no records
-	j.commit(statestore.Group{setRecord("a", "1"), setRecord("b", "2")}, statestore.Group{setRecord("c", "3"), setRecord("a", "4")})
-	j.commit(statestore.Group{setRecord("b", "5"), goneRecord("b")}, statestore.Group{goneRecord("c"), setRecord("c", "6")})
+	j.commit(statestore.Group{setRecord("a", "1"), setRecord("b", "2")},
+		statestore.Group{setRecord("c", "3"), setRecord("a", "4")})
+	j.commit(statestore.Group{setRecord("b", "5"), goneRecord("b")},
+		statestore.Group{goneRecord("c"), setRecord("c", "6")})
 	j.commit(statestore.Group{goneRecord("never there"), setRecord("d", "7"), setRecord("d", "8")})
 	j.reopen()
-	j.commit(statestore.Group{goneRecord("a")}, statestore.Group{setRecord("e", "9")}, statestore.Group{setRecord("a", "10")}, statestore.Group{goneRecord("e")})
+	j.commit(statestore.Group{goneRecord("a")}, statestore.Group{setRecord("e", "9")},
+		statestore.Group{setRecord("a", "10")}, statestore.Group{goneRecord("e")})
 	j.end()
 }
 
@@ -138,12 +141,14 @@ func (j *journalTest) binary() {
 		every = append(every, byte(b))
 	}
 	var group statestore.Group
-	for _, id := range []string{"\x00", "\x00\x00", "\xff", "\xff\xff", "k", "k\x00", "k\xff", "kk", "k/k", string(every), strings.Repeat("x", statestore.MaxID), strings.Repeat("x", statestore.MaxID-1) + "y"} {
+	for _, id := range []string{"\x00", "\x00\x00", "\xff", "\xff\xff", "k", "k\x00", "k\xff", "kk",
+		"k/k", string(every), strings.Repeat("x", statestore.MaxID), strings.Repeat("x", statestore.MaxID-1) + "y"} {
 		group = append(group, setRecord(id, string(every)))
 	}
 	j.commit(group)
 	j.reopen()
-	j.commit(statestore.Group{goneRecord("k"), setRecord("\x00", "\x00"), setRecord("large", strings.Repeat("\x00\xff", 100_000)), setRecord("empty", "")})
+	j.commit(statestore.Group{goneRecord("k"), setRecord("\x00", "\x00"),
+		setRecord("large", strings.Repeat("\x00\xff", 100_000)), setRecord("empty", "")})
 	j.end()
 }
 

@@ -55,7 +55,8 @@ func readFolder(folder string) ([]*mutant, error) {
 }
 
 var (
-	entryFormat = regexp.MustCompile(`^(.+)\nguards +((?:invariants? \d|promise \S).*)\nin +(\S+) +(\S+)\ntest +(\S+ -run \S.*)\n((?:-.*\n|\+.*\n)+)\s*$`)
+	entryFormat = regexp.MustCompile(
+		`^(.+)\nguards +((?:invariants? \d|promise \S).*)\nin +(\S+) +(\S+)\ntest +(\S+ -run \S.*)\n((?:-.*\n|\+.*\n)+)\s*$`)
 	// changeFormat is lines to replace, and those in their place.
 	changeFormat = regexp.MustCompile(`((?:-.*\n)+)((?:\+.*\n)*)`)
 	mark         = regexp.MustCompile(`(?m)^[-+]`)
@@ -67,10 +68,11 @@ func parseFile(text string) (mutants []*mutant, err error) {
 	for _, entry := range entries[1:] {
 		parts := entryFormat.FindStringSubmatch(entry)
 		if parts == nil || parts[6][0] != '-' {
-			return nil, fmt.Errorf("want a name, guards (invariant and its number, or promise and its words), in (a folder and a declaration), "+
-				"test (a package, -run and a pattern), and lines with - and +:\n%s", entry)
+			return nil, fmt.Errorf("want a name, guards (invariant and its number, or promise and its words), in (a folder "+
+				"and a declaration), test (a package, -run and a pattern), and lines with - and +:\n%s", entry)
 		}
-		m := &mutant{name: parts[1], guards: parts[2], folder: parts[3], declaration: parts[4], test: strings.Fields(parts[5])}
+		m := &mutant{name: parts[1], guards: parts[2], folder: parts[3], declaration: parts[4],
+			test: strings.Fields(parts[5])}
 		for _, c := range changeFormat.FindAllStringSubmatch(parts[6], -1) {
 			m.changes = append(m.changes, change{mark.ReplaceAllString(c[1], ""), mark.ReplaceAllString(c[2], "")})
 		}

@@ -237,7 +237,8 @@ func words(text []byte) (list []word) {
 		if kind == token.SEMICOLON && literal == "\n" {
 			continue
 		}
-		if closes := kind == token.RPAREN || kind == token.RBRACE || kind == token.RBRACK; closes && len(list) > 0 && list[len(list)-1].text == "," {
+		closes := kind == token.RPAREN || kind == token.RBRACE || kind == token.RBRACK
+		if closes && len(list) > 0 && list[len(list)-1].text == "," {
 			list = list[:len(list)-1]
 		}
 		if literal == "" || kind.IsOperator() {

@@ -307,7 +307,7 @@ func (c *Conn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
 		fault = decide(request)
 	}
 	asked, _ := c.store.present()
-	if err := asked.Room(ctx); err != nil {
+	if err := asked.AwaitCapacity(ctx); err != nil {
 		return Reply{}, fmt.Errorf("%w: %w", transport.ErrNotSent, err)
 	}
 	if fault.NoStore {

@@ -80,8 +80,8 @@ func (c *client) memory() (usage, error) {
 	return c.each(resident)
 }
 
-// settled returns the memory of an item when the server has returned what it does not need.
-func (c *client) settled(ctx context.Context) ([]float64, error) {
+// steady returns the memory of an item when the server has returned what it does not need.
+func (c *client) steady(ctx context.Context) ([]float64, error) {
 	sleep.For(ctx, c.window()/2)
 	now, err := c.memory()
 	return now.since(c.base, c.Size), err

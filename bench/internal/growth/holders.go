@@ -54,7 +54,7 @@ func connections() *Subject {
 			if err != nil {
 				return nil, err
 			}
-			idle, err := c.settled(ctx)
+			idle, err := c.steady(ctx)
 			if err != nil {
 				return nil, err
 			}

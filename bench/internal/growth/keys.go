@@ -30,7 +30,7 @@ func runKeys(ctx context.Context, c *client) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	memory, err := c.settled(ctx)
+	memory, err := c.steady(ctx)
 	if err != nil {
 		return nil, err
 	}

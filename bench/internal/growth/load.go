@@ -16,9 +16,11 @@ func load() *Subject {
 		Name: "load",
 		about: "The load is in per cent of the capacity, which a closed loop with 256 renewals in flight on one " +
 			"connection finds first. Then renewals are due at times of a clock, whatever the store does (an open loop), " +
-			"and their latency counts from those times, so a pause shows in all that were due meanwhile. What is due within 0.2 ms leaves together.",
-		columns: []column{{"renewals a second", []string{""}, 1}, seconds("p50"), seconds("p90"), seconds("p99"), seconds("p99.9")},
-		sizes:   []int{10, 25, 50, 75}, quick: []int{5, 10},
+			"and their latency counts from those times, so a pause shows in all that were due meanwhile. What is due within " +
+			"0.2 ms leaves together.",
+		columns: []column{{"renewals a second", []string{""}, 1}, seconds("p50"), seconds("p90"),
+			seconds("p99"), seconds("p99.9")},
+		sizes: []int{10, 25, 50, 75}, quick: []int{5, 10},
 		run: runLoad,
 	}
 }
@@ -36,7 +38,8 @@ const (
 // renew sends what a tenure sends to renew itself.
 func (c *client) renew(ctx context.Context, i int) error {
 	name := fmt.Sprintf("line-%d/active", i%renewedNames)
-	options := transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: renewedTTL, Binding: transport.Binding{Urgent: true}}
+	options := transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: renewedTTL,
+		Binding: transport.Binding{Urgent: true}}
 	_, err := c.other.Set(ctx, name, value, options)
 	return err
 }

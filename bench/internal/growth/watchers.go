@@ -19,8 +19,9 @@ func watchers() *Subject {
 		about: "Watchers, each with a connection, watch one key. Another client sets it. " +
 			"The last column is the time from the call of the SET until the last watcher has the notification, divided " +
 			"by the watchers.",
-		columns: slices.Concat(memoryOf("watcher"), timeOf("a notification"), []column{seconds("to the last watcher, for each: p50")}),
-		sizes:   []int{2, 10, 30, 100, 300, 1_000}, quick: []int{2, 5},
+		columns: slices.Concat(memoryOf("watcher"), timeOf("a notification"),
+			[]column{seconds("to the last watcher, for each: p50")}),
+		sizes: []int{2, 10, 30, 100, 300, 1_000}, quick: []int{2, 5},
 		run: runWatchers,
 	}
 }
@@ -84,7 +85,7 @@ func runWatchers(ctx context.Context, c *client) ([]float64, error) {
 	if _, err := a.reached(ctx); err != nil { // that there is no key: all are registered
 		return nil, err
 	}
-	memory, err := c.settled(ctx)
+	memory, err := c.steady(ctx)
 	if err != nil {
 		return nil, err
 	}

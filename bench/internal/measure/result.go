@@ -19,7 +19,8 @@ type Result struct {
 func (r *Result) String() string {
 	var b strings.Builder
 	for i, operation := range peer.Operations() {
-		fmt.Fprintf(&b, "### %s%s\n\n| µs (ratio to %s), in flight |", strings.ToUpper(string(operation[:1])), operation[1:], peer.Reference)
+		fmt.Fprintf(&b, "### %s%s\n\n| µs (ratio to %s), in flight |", strings.ToUpper(string(operation[:1])),
+			operation[1:], peer.Reference)
 		for _, inFlight := range r.inFlight {
 			fmt.Fprintf(&b, " %d |", inFlight)
 		}
@@ -31,7 +32,8 @@ func (r *Result) String() string {
 				c := g.cells[place]
 				fmt.Fprintf(&b, " %s |", c)
 				if c.late > 0 {
-					notes += fmt.Sprintf("- %s: with %d in flight %d turns did not end within %v.\n", p.Name, c.inFlight, c.late, turnPatience)
+					notes += fmt.Sprintf("- %s: with %d in flight %d turns did not end within %v.\n", p.Name,
+						c.inFlight, c.late, turnPatience)
 				}
 			}
 			b.WriteString("\n")

@@ -178,7 +178,8 @@ func (c *cell) turn(ctx context.Context) (one float64, all time.Duration, err er
 	}
 	runtime.GC()
 	began := time.Now()
-	err = Parallel(ctx, c.operations, c.inFlight, func(ctx context.Context, worker, _ int) error { return do(ctx, worker) })
+	err = Parallel(ctx, c.operations, c.inFlight,
+		func(ctx context.Context, worker, _ int) error { return do(ctx, worker) })
 	all = time.Since(began)
 	if err := errors.Join(err, h.release(ctx)); err != nil {
 		return 0, 0, err

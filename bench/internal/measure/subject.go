@@ -98,7 +98,8 @@ type holder struct {
 }
 
 // prepare prepares an operation of each worker. For all but a pair each obtains a name, which release frees.
-func (h *holding) prepare(ctx context.Context, operation peer.Operation, inFlight int) (func(ctx context.Context, worker int) error, error) {
+func (h *holding) prepare(ctx context.Context, operation peer.Operation,
+	inFlight int) (func(ctx context.Context, worker int) error, error) {
 	first := h.lockers[0]
 	if operation == peer.Pair {
 		return func(ctx context.Context, worker int) error {
@@ -146,7 +147,7 @@ func (h *holding) release(ctx context.Context) error {
 // A holder releases when the other client has waited for a random time in this range, so that no
 // polling is in step with releases. It is more than 100 ms because etcd v3.6 looks only that often for
 // watches that begin with an earlier revision, as the watches of its mutex do.
-const settleMin, settleMax = 110 * time.Millisecond, 150 * time.Millisecond
+const quietMin, quietMax = 110 * time.Millisecond, 150 * time.Millisecond
 
 // handOver lets the other client wait, releases, and notes the time from the call of the release
 // until the other client has the name.
@@ -163,15 +164,15 @@ func (h *holding) handOver(ctx context.Context, worker int) error {
 		held, err := h.lockers[next].Obtain(ctx, h.names[worker])
 		obtained <- result{held, time.Now(), err}
 	})
-	settled := time.NewTimer(settleMin + rand.N(settleMax-settleMin))
-	defer settled.Stop()
+	steady := time.NewTimer(quietMin + rand.N(quietMax-quietMin))
+	defer steady.Stop()
 	select {
 	case early := <-obtained:
 		if early.err == nil {
 			early.err = errors.Join(errors.New("two clients have the same name"), h.lockers[next].Release(ctx, early.held))
 		}
 		return early.err
-	case <-settled.C:
+	case <-steady.C:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -14,8 +14,10 @@ import (
 
 func etcdPeer() *Peer {
 	return &Peer{
-		Name:  "etcd",
-		About: "client/v3/concurrency with one session for each client, on one member of etcd 3.6, which commits each write to the disk. The guarded write is a transaction under `Mutex.IsOwner`. A renewal is `KeepAliveOnce`; the library's own renewals share a stream.",
+		Name: "etcd",
+		About: "client/v3/concurrency with one session for each client, on one member of etcd 3.6, which commits each " +
+			"write to the disk. The guarded write is a transaction under `Mutex.IsOwner`. A renewal is `KeepAliveOnce`; the " +
+			"library's own renewals share a stream.",
 		Serve: func(ctx context.Context, h *Host) (*Server, error) { return h.child(ctx, "etcd") },
 		Lock:  dialEtcd,
 	}
@@ -71,7 +73,8 @@ func dialEtcd(ctx context.Context, server *Server, _ string) (Locker, error) {
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
-	session, err := concurrency.NewSession(client, concurrency.WithTTL(int(TTL/time.Second)), concurrency.WithLease(granted.ID))
+	session, err := concurrency.NewSession(client, concurrency.WithTTL(int(TTL/time.Second)),
+		concurrency.WithLease(granted.ID))
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}

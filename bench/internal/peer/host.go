@@ -104,7 +104,8 @@ func (s *Server) Stop() {
 
 // start runs a program until Stop or Close. ready returns the address in a line of its output, once the
 // program prints it, before ctx ends.
-func (h *Host) start(ctx context.Context, ready func(line string) (address string, ok bool), env []string, name string, arguments ...string) (*Server, error) {
+func (h *Host) start(ctx context.Context, ready func(line string) (address string, ok bool),
+	env []string, name string, arguments ...string) (*Server, error) {
 	// The process ends with the host, and not with ctx, so that clients can end before it.
 	life, kill := context.WithCancel(context.Background())
 	command := exec.CommandContext(life, name, arguments...)

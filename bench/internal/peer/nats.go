@@ -12,8 +12,10 @@ import (
 
 func natsPeer() *Peer {
 	return &Peer{
-		Name:  "NATS KV",
-		About: "A bucket in memory with a TTL, one connection. NATS has no locks: a name is created and deleted, and a waiter watches it. A renewal and the guarded write are an update with the last revision, which only a later write to the same key makes stale.",
+		Name: "NATS KV",
+		About: "A bucket in memory with a TTL, one connection. NATS has no locks: a name is created and deleted, and a " +
+			"waiter watches it. A renewal and the guarded write are an update with the last revision, which only a later " +
+			"write to the same key makes stale.",
 		Serve: func(ctx context.Context, h *Host) (*Server, error) { return h.child(ctx, "nats") },
 		Lock:  dialNATS,
 	}
@@ -22,7 +24,8 @@ func natsPeer() *Peer {
 // serveNATS runs a server with JetStream:
 // https://docs.nats.io/running-a-nats-service/configuration/resource_management
 func serveNATS(ctx context.Context, dir string, said func(address string)) error {
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: dir, NoSigs: true})
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT,
+		JetStream: true, StoreDir: dir, NoSigs: true})
 	if err != nil {
 		return err
 	}
@@ -64,9 +67,11 @@ func dialNATS(ctx context.Context, server *Server, id string) (Locker, error) {
 	}
 	l := &natsLocker{conn: conn, id: []byte(id)}
 	// Memory is the storage that is not slowed down by a disk, as for our server in memory.
-	l.locks, err = stream.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "locks", TTL: TTL, Storage: jetstream.MemoryStorage})
+	l.locks, err = stream.CreateOrUpdateKeyValue(ctx,
+		jetstream.KeyValueConfig{Bucket: "locks", TTL: TTL, Storage: jetstream.MemoryStorage})
 	if err == nil {
-		l.data, err = stream.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "data", Storage: jetstream.MemoryStorage})
+		l.data, err = stream.CreateOrUpdateKeyValue(ctx,
+			jetstream.KeyValueConfig{Bucket: "data", Storage: jetstream.MemoryStorage})
 	}
 	if err != nil {
 		conn.Close()

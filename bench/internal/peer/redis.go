@@ -42,8 +42,10 @@ func serveRedis(ctx context.Context, h *Host) (*Server, error) {
 
 func redislockPeer() *Peer {
 	return &Peer{
-		Name:  "redislock",
-		About: "bsm/redislock on go-redis with its default pool of connections, on Redis without persistence. A waiter tries every 16 ms, the least that its documentation recommends. It has no fencing tokens: the guarded write is a script that sets the key only while the lock has its value.",
+		Name: "redislock",
+		About: "bsm/redislock on go-redis with its default pool of connections, on Redis without persistence. A waiter " +
+			"tries every 16 ms, the least that its documentation recommends. It has no fencing tokens: the guarded write is a " +
+			"script that sets the key only while the lock has its value.",
 		needs: redisServer,
 		Serve: serveRedis,
 		Lock:  dialRedislock,
@@ -100,7 +102,8 @@ func (l *redislockLocker) Renewal(_ context.Context, held Held) (func(context.Co
 	return func(ctx context.Context) error { return lock.Refresh(ctx, TTL, nil) }, nil
 }
 
-func (l *redislockLocker) Writer(_ context.Context, held Held, key string) (func(context.Context, []byte) error, error) {
+func (l *redislockLocker) Writer(_ context.Context, held Held,
+	key string) (func(context.Context, []byte) error, error) {
 	lock := held.(*redislock.Lock)
 	keys, token := []string{lock.Key(), key}, lock.Token()
 	return func(ctx context.Context, value []byte) error {

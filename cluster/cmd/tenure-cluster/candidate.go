@@ -110,11 +110,13 @@ func (c *candidate) Close() error {
 }
 
 // start starts the member with its data below a directory, and says where that is.
-func (m *memberFlags) start(dir string, logger *slog.Logger, flush func()) (started *member.Member, where string, err error) {
+func (m *memberFlags) start(dir string, logger *slog.Logger,
+	flush func()) (started *member.Member, where string, err error) {
 	// A store on one machine has its data there. This one would not read it, and begin empty.
 	if _, err := os.Stat(filepath.Join(dir, "tenure.log")); err == nil {
-		return nil, "", command.Usage(fmt.Errorf("%s has the data of a store on one machine, which a replicated store does not read; "+
-			"give --data with another directory, or move tenure.log away", dir))
+		return nil, "", command.Usage(
+			fmt.Errorf("%s has the data of a store on one machine, which a replicated store does not read; "+
+				"give --data with another directory, or move tenure.log away", dir))
 	}
 	m.Dir, m.Logger, m.Flush = memberDirectory(dir), logger, flush
 	started, err = member.Start(m.Options)

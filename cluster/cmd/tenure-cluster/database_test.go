@@ -33,7 +33,7 @@ func startAlone(t *testing.T, dir string, more ...string) (store *process, clien
 
 // A full database must have a way back: etcd's own quota ends every store until an operator compacts,
 // defragments and disarms an alarm.
-func TestAFullDatabaseRefusesWhatNeedsRoomAndTakesItAgainAfterDeletions(t *testing.T) {
+func TestAFullDatabaseRefusesWhatNeedsSpaceAndTakesItAgainAfterDeletions(t *testing.T) {
 	store, client := startAlone(t, etcdtest.Dir(t, t.Cleanup), "--max-database", "64MiB")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*await.Patience)
 	defer cancel()
@@ -52,8 +52,8 @@ func TestAFullDatabaseRefusesWhatNeedsRoomAndTakesItAgainAfterDeletions(t *testi
 		}
 	}
 	store.mustLog("nearly full")
-	store.mustLog("the store refuses what needs more room: delete keys, or allow a larger one")
-	// What needs no more room goes on.
+	store.mustLog("the store refuses what needs more space: delete keys, or allow a larger one")
+	// What needs no more space goes on.
 	for range 700 {
 		if _, err := client.Set(ctx, "k0", value, transport.SetOptions{}); err != nil {
 			t.Fatalf("a value that is as long as before: %v", err)
@@ -75,6 +75,6 @@ func TestAFullDatabaseRefusesWhatNeedsRoomAndTakesItAgainAfterDeletions(t *testi
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	store.mustLog("has room again")
+	store.mustLog("has space again")
 	store.mustStop()
 }

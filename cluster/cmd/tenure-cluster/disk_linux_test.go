@@ -27,7 +27,7 @@ func smallDisk(t *testing.T, mebibytes int) string {
 	return dir
 }
 
-// fill takes the room that is left on a disk.
+// fill takes the space that is left on a disk.
 func fill(t *testing.T, dir string) {
 	t.Helper()
 	var disk syscall.Statfs_t

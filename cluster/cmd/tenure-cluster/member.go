@@ -20,8 +20,9 @@ func witnessCommand() *cobra.Command {
 		Short: "Run a member of etcd that serves no clients, until interrupted",
 		Long: `Run a member of etcd and nothing else, until SIGINT or SIGTERM. A pair of
 servers needs it as the third member: docs/pair.md shows it.`,
-		Example: `witness --member c --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 --peer-ca ca.pem --peer-cert c.pem --peer-key c.key`,
-		Args:    command.Arguments,
+		Example: "witness --member c --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 " +
+			"--peer-ca ca.pem --peer-cert c.pem --peer-key c.key",
+		Args: command.Arguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, err := command.Directory(dir)
 			if err != nil {
@@ -86,7 +87,8 @@ It prints how to start the new member, with an empty --data.`,
 			case err != nil:
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "start the new member with an empty --data, with its other flags as before, and with\n--member %s --join --cluster %s\n", arguments[0], members)
+			fmt.Fprintf(cmd.OutOrStdout(), "start the new member with an empty --data, with its other flags as before, and "+
+				"with\n--member %s --join --cluster %s\n", arguments[0], members)
 			return nil
 		},
 	}

@@ -42,7 +42,8 @@ A process that stands by sends its clients to the address of --advertise of the
 active one; give clients the addresses of all.`
 	cmd.Example += `
 serve --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem
-serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 --peer-ca ca.pem --peer-cert a.pem --peer-key a.key`
+serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 ` +
+		"--peer-ca ca.pem --peer-cert a.pem --peer-key a.key"
 	r.member.register(cmd.Flags())
 }
 
@@ -72,7 +73,7 @@ func (r *replication) KeepsData() bool { return r.member != nil && r.member.Name
 // Start implements command.Replication.
 func (r *replication) Start(_ context.Context, settings command.ReplicaSettings) (command.Candidate, error) {
 	if settings.PacketSize > cluster.MaxPacketSize {
-		return nil, command.Usage(fmt.Errorf("--max-packet-size %d: a transaction of etcd has room for %d bytes; "+
+		return nil, command.Usage(fmt.Errorf("--max-packet-size %d: a transaction of etcd has space for %d bytes; "+
 			"choose that or less", settings.PacketSize, cluster.MaxPacketSize))
 	}
 	c := &candidate{logger: settings.Logger, options: r.etcd.Options}
@@ -160,19 +161,20 @@ func (m *memberFlags) register(all *pflag.FlagSet) {
 		"names and URLs of all members, like a=https://a:2380,b=https://b:2380,c=https://c:2380")
 	flags.BoolVar(&m.Join, "join", false,
 		"the member is new in a cluster that runs already, and the command replace has announced it; for its first start")
-	flags.StringVar(&m.PeerTLS.CA, "peer-ca", "", "file with the authority that issues the certificates of all members, in PEM")
+	flags.StringVar(&m.PeerTLS.CA, "peer-ca", "",
+		"file with the authority that issues the certificates of all members, in PEM")
 	flags.StringVar(&m.PeerTLS.Certificate, "peer-cert", "",
 		"file with the certificate of this member, for both ends of connections, in PEM")
 	flags.StringVar(&m.PeerTLS.Key, "peer-key", "", "file with its private key, in PEM")
 	flags.DurationVar(&m.Election, "election-timeout", member.DefaultElection,
-		"how long the members wait for etcd's leader before they elect another; "+
-			"several times what a round trip between them and a write to their disks take; the same for all members")
+		"how long the members wait for etcd's leader before they elect another; several times what a round trip between "+
+			"them and a write to their disks take; the same for all members")
 	flags.StringVar(&m.ClientURL, "serve-etcd", "",
 		"URL at which the member also serves other processes, such as attached stores, with the certificates of --peer-*")
 	m.MaxDatabase = member.DefaultMaxDatabase
 	command.BytesFlag(flags, &m.MaxDatabase, "max-database",
-		"how large the database of a member may become before the store refuses what needs more room; "+
-			"a member needs the same room on its disk and in memory")
+		"how large the database of a member may become before the store refuses what needs more space; "+
+			"a member needs the same space on its disk and in memory")
 	m.flags = flags
 	all.AddFlagSet(flags)
 	all.StringVar(&m.Name, "member", "", "name of the member of etcd that this process runs, one of --cluster")

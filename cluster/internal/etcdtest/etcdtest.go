@@ -21,7 +21,8 @@ func Members(t testing.TB, cleanup func(func())) (options [3]member.Options) {
 	free := Addresses(t, 2*len(options))
 	var peers []string
 	for i := range options {
-		options[i] = member.Options{Name: fmt.Sprintf("m%d", i), Dir: filepath.Join(dir, fmt.Sprint(i)), ClientURL: "http://" + free[len(options)+i]}
+		options[i] = member.Options{Name: fmt.Sprintf("m%d", i), Dir: filepath.Join(dir, fmt.Sprint(i)),
+			ClientURL: "http://" + free[len(options)+i]}
 		peers = append(peers, options[i].Name+"=http://"+free[i])
 	}
 	for i := range options {

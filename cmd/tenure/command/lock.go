@@ -72,7 +72,7 @@ func (l *lockFlags) run(ctx, waiting context.Context, p *holderProcess, o lease.
 	if err != nil {
 		brief, cancel := l.brief()
 		defer cancel()
-		_ = lock.Settle(brief) // what it has not freed is logged when the client closes
+		_ = lock.AwaitReleases(brief) // what it has not freed is logged when the client closes
 		return err
 	}
 	obtained, keeps := time.Now(), false

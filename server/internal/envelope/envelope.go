@@ -14,7 +14,7 @@ import (
 )
 
 // DropReason is why a request was not given to the store. Its text is what the sender reads
-// in the acknowledgement, as far as its version of MQTT has room for one.
+// in the acknowledgement, as far as its version of MQTT has space for one.
 type DropReason string
 
 // The reasons that need no more than the message and its sender.

@@ -189,7 +189,8 @@ func (s *Scheduler) begin(p *Place) bool {
 	if p.turn == nil {
 		p.turn = make(chan struct{}, 1)
 	}
-	behind, _ := slices.BinarySearchFunc(s.waiting, p.mark, func(other *Place, mark time.Duration) int { return cmp.Compare(mark, other.mark) })
+	behind, _ := slices.BinarySearchFunc(s.waiting, p.mark,
+		func(other *Place, mark time.Duration) int { return cmp.Compare(mark, other.mark) })
 	s.waiting = slices.Insert(s.waiting, behind, p)
 	s.giveLocked()
 	return false
@@ -209,7 +210,7 @@ func (s *Scheduler) giveLocked() {
 		next := s.waiting[last]
 		s.waiting = slices.Delete(s.waiting, last, last+1)
 		s.beginLocked(next)
-		next.turn <- struct{}{} // has room: a place waits for one turn
+		next.turn <- struct{}{} // has space: a place waits for one turn
 	}
 	if s.watched || len(s.waiting) == 0 {
 		return

@@ -32,7 +32,8 @@ type waiting struct {
 }
 
 func (w *waiting) isOver(now time.Time) bool {
-	return w.packetID == 0 && !w.Expires.IsZero() && !now.Before(w.Expires) // one that was sent must be sent again [MQTT-4.4.0-1]
+	// One that was sent must be sent again [MQTT-4.4.0-1].
+	return w.packetID == 0 && !w.Expires.IsZero() && !now.Before(w.Expires)
 }
 
 // queue has the messages that wait for a client, guarded by Session.mu.
@@ -241,7 +242,8 @@ func (s *Session) sentLocked(w *waiting) uint16 {
 
 // packet returns the message as it is sent, without its packet id.
 func (w *waiting) packet(now time.Time) wire.Forward {
-	packet := wire.Forward{Topic: w.Topic, QoS: w.qos, Duplicate: w.packetID != 0, Properties: w.Properties, Payload: w.Payload}
+	packet := wire.Forward{Topic: w.Topic, QoS: w.qos, Duplicate: w.packetID != 0, Properties: w.Properties,
+		Payload: w.Payload}
 	if !w.Expires.IsZero() {
 		left := w.Expires.Sub(now) + time.Second - 1
 		packet.MessageExpiry = uint32(min(max(left/time.Second, 1), math.MaxUint32))

@@ -97,7 +97,7 @@ func checkEmpty(t *testing.T, b *Broker) {
 
 func in(d time.Duration) time.Time { return time.Now().Add(d) }
 
-// newBroker returns a broker with room for 256 MiB of each.
+// newBroker returns a broker with space for 256 MiB of each.
 func newBroker() *Broker { return New(256<<20, 256<<20) }
 
 func TestEachClientGetsOneCopyWithTheHighestQoSAndNotItsOwnWithNoLocal(t *testing.T) {
@@ -141,7 +141,7 @@ func TestTheReceiveMaximumLimitsWhatIsInFlight(t *testing.T) {
 	wakes := l.wakes.Load()
 	s.Acknowledge(all[0].PacketID)
 	if l.wakes.Load() != wakes+1 {
-		t.Error("the connection is not woken when there is room again")
+		t.Error("the connection is not woken when there is space again")
 	}
 	s.Acknowledge(all[0].PacketID) // twice
 	checkReceived(t, s, "3:1")
@@ -251,7 +251,7 @@ func TestWhatIsOverALimitIsDroppedAndCounted(t *testing.T) {
 }
 
 // However many sessions do not acknowledge, and whatever size their messages have.
-func TestInvariant57EachSessionHasSomeRoomWhateverOthersTake(t *testing.T) {
+func TestInvariant57EachSessionHasSomeSpaceWhateverOthersTake(t *testing.T) {
 	const total, greedy = 1 << 20, 50
 	b := New(total, total)
 	var sessions []*Session

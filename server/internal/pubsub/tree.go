@@ -34,14 +34,16 @@ func (l *level) at(filter string, do func(*level)) {
 // search calls found with the subscriptions of each filter that matches a topic, which may be over: more is false
 // then. It calls step for each level, and gives up when that or found reports false. The tree may change in step: then
 // the search may find or miss what was added or removed.
-func (l *level) search(topic string, more bool, step func() bool, found func(map[*Session]Subscription) bool) (goOn bool) {
+func (l *level) search(topic string, more bool, step func() bool,
+	found func(map[*Session]Subscription) bool) (goOn bool) {
 	if l == nil {
 		return true
 	}
 	if !step() {
 		return false
 	}
-	if all := l.below.All["#"]; all != nil && !found(all.sessions.All) { // which matches the level above too [MQTT-4.7.1-2]
+	// It matches the level above too [MQTT-4.7.1-2].
+	if all := l.below.All["#"]; all != nil && !found(all.sessions.All) {
 		return false
 	}
 	if !more {

@@ -47,7 +47,7 @@ func TestAClientHasAtMostAsMuchAsIsLeftForAllOthers(t *testing.T) {
 	}
 }
 
-func TestARefusedClientTakesNoRoomFromAnother(t *testing.T) {
+func TestARefusedClientTakesNoSpaceFromAnother(t *testing.T) {
 	q := sharedquota.New(1000)
 	q.Take(0, 400, 0)
 	var ended atomic.Bool
@@ -61,7 +61,7 @@ func TestARefusedClientTakesNoRoomFromAnother(t *testing.T) {
 	await.Receive(began)
 	for range 1_000_000 {
 		if !q.Take(0, 200, 0) {
-			t.Error("a client got no room beside a refused one")
+			t.Error("a client got no space beside a refused one")
 			break
 		}
 		q.Release(200)

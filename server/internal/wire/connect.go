@@ -21,10 +21,12 @@ const (
 )
 
 var (
-	connectProperties = mqtt.SetOf(packets.PropSessionExpiryInterval, packets.PropReceiveMaximum, packets.PropMaximumPacketSize, packets.PropTopicAliasMaximum,
+	connectProperties = mqtt.SetOf(packets.PropSessionExpiryInterval, packets.PropReceiveMaximum,
+		packets.PropMaximumPacketSize, packets.PropTopicAliasMaximum,
 		packets.PropRequestResponseInfo, packets.PropRequestProblemInfo, packets.PropUser,
 		packets.PropAuthMethod, packets.PropAuthData) // [MQTT-3.1.2.11]
-	willProperties = mqtt.SetOf(packets.PropWillDelayInterval, packets.PropPayloadFormat, packets.PropMessageExpiry, packets.PropContentType,
+	willProperties = mqtt.SetOf(packets.PropWillDelayInterval, packets.PropPayloadFormat,
+		packets.PropMessageExpiry, packets.PropContentType,
 		packets.PropResponseTopic, packets.PropCorrelationData, packets.PropUser) // [MQTT-3.1.3.2]
 )
 
@@ -61,8 +63,9 @@ func (g *Gate) readConnect(packet []byte, in *mqtt.Reader) *mqtt.Refusal {
 	case string(name) != "MQTT" && string(name) != "MQIsdp":
 		return mqtt.Refuse(mqtt.UnsupportedVersion, "its protocol is not MQTT") // [MQTT-3.1.2-1]
 	case version != mqtt.Version5:
-		g.Version = max(version, 1)                                                                                    // not 0, which is unknown
-		return mqtt.Refuse(mqtt.UnsupportedVersion, "it has version %d of the protocol: connect with MQTT 5", version) // [MQTT-3.1.2-2]
+		g.Version = max(version, 1) // not 0, which is unknown
+		// [MQTT-3.1.2-2]
+		return mqtt.Refuse(mqtt.UnsupportedVersion, "it has version %d of the protocol: connect with MQTT 5", version)
 	case size > FirstPacket:
 		g.Version = version
 		return mqtt.Refuse(mqtt.PacketTooLarge, "it has %d bytes, and at most %d are accepted", size, FirstPacket)

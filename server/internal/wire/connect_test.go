@@ -94,7 +94,7 @@ func TestAConnackFitsTheClient(t *testing.T) {
 			}
 		})
 	}
-	// The words go first where there is no room.
+	// The words go first where there is no space.
 	referral := &mqtt.Refusal{Code: mqtt.UseAnotherServer, Reason: "because"}
 	whole := packet(0x20, "\x00\x9c", properties("\x1c", text("b:1883"), "\x1f", text("because")))
 	short := packet(0x20, "\x00\x9c", properties("\x1c", text("b:1883")))

@@ -70,7 +70,8 @@ func (f *Forward) Append(dst []byte) []byte {
 
 // forwarded are the properties that a broker passes on as they are [MQTT-3.3.2-4,
 // MQTT-3.3.2-15, MQTT-3.3.2-16, MQTT-3.3.2-17, MQTT-3.3.2-20].
-var forwarded = mqtt.SetOf(packets.PropPayloadFormat, packets.PropContentType, packets.PropResponseTopic, packets.PropCorrelationData, packets.PropUser)
+var forwarded = mqtt.SetOf(packets.PropPayloadFormat, packets.PropContentType, packets.PropResponseTopic,
+	packets.PropCorrelationData, packets.PropUser)
 
 // AppendForwarded appends the properties that a broker passes on, as they are and in their
 // order, for [Forward.Properties].

@@ -34,8 +34,8 @@ func FuzzCheck(f *testing.F) {
 			t.Fatal("the packet is changed")
 		}
 		if err != nil {
-			if farewell := g.AppendDisconnect(nil, mqtt.RefusalIn(err)); len(farewell) > 400 {
-				t.Errorf("%v: a farewell of %d bytes", err, len(farewell))
+			if refusal := g.AppendDisconnect(nil, mqtt.RefusalIn(err)); len(refusal) > 400 {
+				t.Errorf("%v: a refusal of %d bytes", err, len(refusal))
 			}
 			return
 		}

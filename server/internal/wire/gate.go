@@ -31,9 +31,10 @@ const (
 
 // codes has no AUTH: it belongs to authentication methods, which this server does not have [MQTT-4.12.0-6].
 var codes = [16]string{
-	packets.CONNECT: mqtt.AnyCode, packets.PUBLISH: mqtt.AnyCode, packets.PUBACK: receivedCodes, packets.PUBREC: receivedCodes,
-	packets.PUBREL: releaseCodes, packets.PUBCOMP: releaseCodes, packets.SUBSCRIBE: mqtt.AnyCode, packets.UNSUBSCRIBE: mqtt.AnyCode,
-	packets.PINGREQ: mqtt.AnyCode, packets.DISCONNECT: leavingCodes,
+	packets.CONNECT: mqtt.AnyCode, packets.PUBLISH: mqtt.AnyCode, packets.PINGREQ: mqtt.AnyCode,
+	packets.PUBACK: receivedCodes, packets.PUBREC: receivedCodes,
+	packets.PUBREL: releaseCodes, packets.PUBCOMP: releaseCodes,
+	packets.SUBSCRIBE: mqtt.AnyCode, packets.UNSUBSCRIBE: mqtt.AnyCode, packets.DISCONNECT: leavingCodes,
 }
 
 // Gate checks the packets of a client, in order. It is not safe for concurrent use.
@@ -98,7 +99,8 @@ func (g *Gate) AppendRefused(dst []byte, why *mqtt.Refusal, reference string) []
 		return append(dst, packets.CONNACK<<4, 2, 0, 1) // unacceptable protocol version
 	}
 	var answer []byte
-	for _, properties := range []packets.Properties{{ServerReference: reference, ReasonString: why.Reason}, {ServerReference: reference}, {}} {
+	for _, properties := range []packets.Properties{{ServerReference: reference, ReasonString: why.Reason},
+		{ServerReference: reference}, {}} {
 		answer = mqtt.Encode(&packets.Connack{ReasonCode: why.Code, Properties: &properties})
 		if !g.TooLarge(len(answer)) {
 			break

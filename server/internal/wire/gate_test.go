@@ -243,7 +243,7 @@ func TestEveryByteOfAPacketIsNeeded(t *testing.T) {
 	}
 }
 
-func TestAFarewellSaysWhyInThePeersVersion(t *testing.T) {
+func TestADisconnectSaysWhyInThePeersVersion(t *testing.T) {
 	small := packet(0x10, start(5, 2), properties("\x27\x00\x00\x00\x14"), text("c"))
 	for _, test := range []struct {
 		name   string
@@ -263,14 +263,14 @@ func TestAFarewellSaysWhyInThePeersVersion(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := open(t, test.before...)
-			farewell, why := []byte("before"), mqtt.RefusalIn(g.Check([]byte(test.packet)))
+			refusal, why := []byte("before"), mqtt.RefusalIn(g.Check([]byte(test.packet)))
 			if g.Begun {
-				farewell = g.AppendDisconnect(farewell, why)
+				refusal = g.AppendDisconnect(refusal, why)
 			} else {
-				farewell = g.AppendRefused(farewell, why, "")
+				refusal = g.AppendRefused(refusal, why, "")
 			}
-			if string(farewell) != "before"+test.want {
-				t.Errorf("%q\nwant %q", farewell, "before"+test.want)
+			if string(refusal) != "before"+test.want {
+				t.Errorf("%q\nwant %q", refusal, "before"+test.want)
 			}
 		})
 	}

@@ -103,7 +103,8 @@ func checkFilter(filter []byte) *mqtt.Refusal {
 	case len(filter) == 0:
 		return mqtt.Refuse(mqtt.InvalidFilter, "a topic filter is empty") // [MQTT-4.7.3-1]
 	case len(filter) > limits.TopicLength:
-		return mqtt.Refuse(mqtt.InvalidFilter, "a topic filter has %d bytes, and at most %d are accepted", len(filter), limits.TopicLength)
+		return mqtt.Refuse(mqtt.InvalidFilter, "a topic filter has %d bytes, and at most %d are accepted",
+			len(filter), limits.TopicLength)
 	case bytes.Count(filter, []byte("/")) >= limits.TopicLevels:
 		return mqtt.Refuse(mqtt.InvalidFilter, "a topic filter has more than %d levels", limits.TopicLevels)
 	case hash >= 0 && hash < len(filter)-1:
@@ -111,7 +112,8 @@ func checkFilter(filter []byte) *mqtt.Refusal {
 	}
 	for level := range bytes.SplitSeq(filter, []byte("/")) {
 		if len(level) > 1 && bytes.ContainsAny(level, "+#") {
-			return mqtt.Refuse(mqtt.InvalidFilter, "a wildcard in a topic filter is not a whole level") // [MQTT-4.7.1-1, MQTT-4.7.1-2]
+			// [MQTT-4.7.1-1, MQTT-4.7.1-2]
+			return mqtt.Refuse(mqtt.InvalidFilter, "a wildcard in a topic filter is not a whole level")
 		}
 	}
 	return nil
@@ -127,5 +129,6 @@ func AppendGranted(dst []byte, kind byte, packetID uint16, codes []byte) []byte 
 // AppendPubackReason appends a PUBACK with a reason code, and with a reason in words unless that is empty.
 func AppendPubackReason(dst []byte, packetID uint16, code byte, reason string) []byte {
 	refusal := mqtt.Refusal{Code: code, Reason: reason}
-	return append(dst, mqtt.Encode(&packets.Puback{PacketID: packetID, ReasonCode: code, Properties: &packets.Properties{ReasonString: refusal.Short()}})...)
+	return append(dst, mqtt.Encode(&packets.Puback{PacketID: packetID, ReasonCode: code,
+		Properties: &packets.Properties{ReasonString: refusal.Short()}})...)
 }

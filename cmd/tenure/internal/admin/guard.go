@@ -29,7 +29,8 @@ func CheckAddress(address string, insecure bool) error {
 
 // errForeignHost refuses a request for a name that is not this server's. A page of another site could
 // otherwise make its own name resolve to this machine and read the answers (DNS rebinding).
-var errForeignHost = errors.New("this server does not answer for that host name; ask for its IP address or localhost, or start it with --admin-host NAME")
+var errForeignHost = errors.New("this server does not answer for that host name; ask for its IP address or " +
+	"localhost, or start it with --admin-host NAME")
 
 // guard refuses what a status page must not answer, and sets the headers of every answer.
 type guard struct {
@@ -41,7 +42,8 @@ type guard struct {
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
-	header.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	header.Set("Content-Security-Policy",
+		"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("X-Content-Type-Options", "nosniff")

@@ -29,7 +29,8 @@ func (v *view) serveHealth(w http.ResponseWriter, r *http.Request) {
 	case <-done:
 		_, _ = fmt.Fprintln(w, "ok")
 	case <-ctx.Done():
-		refuse(w, fmt.Sprintf("not healthy: the store has not answered this process for %v; restart the process", probeTimeout))
+		refuse(w, fmt.Sprintf("not healthy: the store has not answered this process for %v; restart the process",
+			probeTimeout))
 	}
 }
 

@@ -173,7 +173,8 @@ func (s *scrape) leaseMetrics() {
 		if !lease.Held {
 			without = float64(lease.NoHolderMillis) / 1000
 		}
-		gauge(s, "tenure_lease_no_holder_seconds", "Time since the release or the last renewal of a lease without holder, otherwise 0.",
+		gauge(s, "tenure_lease_no_holder_seconds",
+			"Time since the release or the last renewal of a lease without holder, otherwise 0.",
 			without, "name", lease.Name)
 		gauge(s, "tenure_lease_down",
 			"1 while the lease has no holder although clients wait for it, or it was not released.",
@@ -303,7 +304,7 @@ func (s *scrape) serverMetrics() {
 	gauge(s, "tenure_session_bytes", "Bytes of the messages that wait in sessions (serve).", use.WaitingBytes)
 	gauge(s, "tenure_outgoing_bytes", "Bytes that wait to be written to connections (serve).", use.OutgoingBytes)
 	gauge(s, "tenure_arriving_bytes",
-		"Room taken for large packets that are not complete, in bytes (serve).", use.ArrivingBytes)
+		"Space taken for large packets that are not complete, in bytes (serve).", use.ArrivingBytes)
 }
 
 func (s *scrape) attachMetrics() {

@@ -126,7 +126,8 @@ func (n *Node) status() (Status, Store) {
 	// No lock is held while functions of others are called.
 	switch {
 	case status.Role == RoleActive && store.Attached != nil && !store.Attached().Attached:
-		status.Role, status.Detail = RoleDetached, "the store has no connection to its broker, or has not begun to answer there"
+		status.Role, status.Detail = RoleDetached,
+			"the store has no connection to its broker, or has not begun to answer there"
 	case status.Role == RoleActive:
 		status.Ready = true
 	case status.Role == RoleStandby:

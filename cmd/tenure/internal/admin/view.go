@@ -48,7 +48,7 @@ type reading struct {
 type view struct {
 	options Options
 	started time.Time // the process
-	// probing has room for one probe. One that is stuck keeps its place, so at most one goroutine is lost.
+	// probing has space for one probe. One that is stuck keeps its place, so at most one goroutine is lost.
 	probing chan struct{}
 
 	turn  chan struct{} // has one entry while a request has what follows

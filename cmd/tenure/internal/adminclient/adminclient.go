@@ -73,5 +73,6 @@ func get(ctx context.Context, address, path string) (*http.Response, []byte, err
 
 // unexpected is the error for an answer that is none of a status page.
 func unexpected(answer *http.Response, text []byte) error {
-	return fmt.Errorf("%s answers %q: is that the status page of tenure? %.*q", answer.Request.Host, answer.Status, maxLine, text)
+	return fmt.Errorf("%s answers %q: is that the status page of tenure? %.*q", answer.Request.Host,
+		answer.Status, maxLine, text)
 }

@@ -23,9 +23,10 @@ const (
 	expiresSoon = 14 * 24 * time.Hour
 	networkCure = "check the address, the way to it, and that a broker runs there (tenure serve, mosquitto); " +
 		"usual ports are 1883 for mqtt and 8883 for mqtts"
-	certificateCure = "the broker's certificate needs a name of the address, a time that has not passed on this machine's clock, " +
-		"and an authority that --tls-ca or this system has"
-	ownCure = "the broker wants another certificate of this client: give --tls-cert and --tls-key of an authority that it trusts"
+	certificateCure = "the broker's certificate needs a name of the address, a time that has not passed on this " +
+		"machine's clock, and an authority that --tls-ca or this system has"
+	ownCure = "the broker wants another certificate of this client: give --tls-cert and --tls-key of an authority that " +
+		"it trusts"
 )
 
 // hasSecret reports whether the client sends a password or a token.
@@ -135,14 +136,18 @@ func (d *doctor) refusal(refused *transport.ConnectionError) Step {
 	switch found := refused.Error(); refused.Code {
 	case packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized, packets.ConnackBanned,
 		packets.ConnackBadAuthenticationMethod, packets.ConnackInvalidClientID:
-		cure := "check --username and --password-file, and the broker's rules for this client id, which may have to be the user name"
+		cure := "check --username and --password-file, and the broker's rules for this client id, which may have to be the " +
+			"user name"
 		if !d.hasSecret() && d.options.Client.Username == "" {
-			cure = "the broker does not accept anonymous clients: give --username and --password-file, or --tls-cert and --tls-key"
+			cure = "the broker does not accept anonymous clients: give --username and --password-file, or --tls-cert and " +
+				"--tls-key"
 		}
 		return failed(Refused, name, found, cure)
 	case packets.ConnackUseAnotherServer, packets.ConnackServerMoved:
-		return warning(name, found, "this server stands by: have the active server in --broker too, with a comma between the addresses")
+		return warning(name, found, "this server stands by: have the active server in --broker too, with a comma between "+
+			"the addresses")
 	default:
-		return failed(Unreachable, name, found, "look at the broker's log: it may be at its limits, then try again; it must allow MQTT 5")
+		return failed(Unreachable, name, found,
+			"look at the broker's log: it may be at its limits, then try again; it must allow MQTT 5")
 	}
 }

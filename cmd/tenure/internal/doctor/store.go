@@ -61,21 +61,26 @@ func (d *doctor) find(ctx context.Context, client *transport.Client) bool {
 	case err == nil || errors.Is(err, transport.ErrNotAuthorized) && !isRejected(err):
 		return d.add(ok(name, "a store answers"))
 	case isRejected(err) && errors.Is(err, transport.ErrNotAuthorized):
-		return d.add(failed(Refused, name, fmt.Sprintf("the broker does not let this client send requests (to %s): %v", protocol.InvokeTopic, err),
+		return d.add(failed(Refused, name,
+			fmt.Sprintf("the broker does not let this client send requests (to %s): %v", protocol.InvokeTopic, err),
 			"allow each client to write to that topic: "+aclCure))
 	case errors.Is(err, transport.ErrServerBusy):
-		return d.add(failed(Unreachable, name, fmt.Sprintf("the store is too busy: %v", err), "try again; look at the disk of the store"))
+		return d.add(failed(Unreachable, name, fmt.Sprintf("the store is too busy: %v", err),
+			"try again; look at the disk of the store"))
 	case errors.Is(err, transport.ErrBadReply):
 		return d.add(failed(Wrong, name, err.Error(), "another program answers requests on this broker: stop it"))
 	case errors.Is(err, transport.ErrNoStore) && !silent:
 		return d.add(failed(Unreachable, name, "the broker works, and no store is subscribed to requests",
-			fmt.Sprintf("start one beside this broker (tenure attach %s), or connect to the address of tenure serve", client.Connection().Broker)))
+			fmt.Sprintf("start one beside this broker (tenure attach %s), or connect to the address of tenure serve",
+				client.Connection().Broker)))
 	case silent:
 		cure := "either no store reads requests on this broker (tenure attach), or its rules drop the request or the reply " +
 			"without a word, for this client id perhaps (--client-id): " + aclCure
-		return d.add(failed(Unreachable, name, fmt.Sprintf("a request was taken, and no reply came within %v", d.options.Timeout), cure))
+		return d.add(failed(Unreachable, name,
+			fmt.Sprintf("a request was taken, and no reply came within %v", d.options.Timeout), cure))
 	}
-	return d.add(failed(Unreachable, name, fmt.Sprintf("the request failed: %v", err), "look at the logs of the broker and of the store"))
+	return d.add(failed(Unreachable, name, fmt.Sprintf("the request failed: %v", err),
+		"look at the logs of the broker and of the store"))
 }
 
 // isRejected reports whether a broker, or a service before the store, has refused a request.
@@ -117,7 +122,8 @@ func (d *doctor) measure(ctx context.Context, client *transport.Client) {
 		d.add(warning(name, found, "a lease needs a TTL of many round trips: docs/embed.md says what a TTL means"))
 	case least > d.network+delayedAck*3/4: // the least of twenty is no accident: something on the way waits each time
 		d.add(warning(name, fmt.Sprintf("%s, and the network takes %v", found, rounded(d.network)),
-			"a broker that gathers small packets waits for the acknowledgement of the one before, about 40ms: set_tcp_nodelay true in mosquitto.conf; otherwise look at the load of the broker and of the store"))
+			"a broker that gathers small packets waits for the acknowledgement of the one before, about 40ms: set_tcp_nodelay "+
+				"true in mosquitto.conf; otherwise look at the load of the broker and of the store"))
 	default:
 		d.add(ok(name, found))
 	}
@@ -158,9 +164,11 @@ func (d *doctor) rights(name, what string, err error) Step {
 	found := fmt.Sprintf("%s: %v", what, err)
 	switch {
 	case errors.Is(err, transport.ErrNotAuthorized), isRejected(err):
-		return failed(Refused, name, found, "give this client the right, or examine keys that it may use with --prefix; "+aclCure)
+		return failed(Refused, name, found,
+			"give this client the right, or examine keys that it may use with --prefix; "+aclCure)
 	case errors.As(err, &refused):
-		return failed(Refused, name, found, "examine other keys with --prefix, or look at the rules of the store (--lock-prefix, quotas)")
+		return failed(Refused, name, found,
+			"examine other keys with --prefix, or look at the rules of the store (--lock-prefix, quotas)")
 	}
 	return failed(Unreachable, name, found, "look at the logs of the broker and of the store")
 }

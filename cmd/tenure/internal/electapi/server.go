@@ -41,7 +41,8 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 		return nil, fmt.Errorf("%q is neither unix:PATH nor host:port, like 127.0.0.1:8090: %w", address, err)
 	}
 	if !localhttp.IsLoopback(host) {
-		return nil, fmt.Errorf("%s is an address that other machines reach, and there is no login: listen on 127.0.0.1 or a Unix socket", address)
+		return nil, fmt.Errorf("%s is an address that other machines reach, and there is no login: listen on 127.0.0.1 or "+
+			"a Unix socket", address)
 	}
 	return new(net.ListenConfig).Listen(ctx, "tcp", address)
 }
@@ -54,7 +55,8 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 		switch {
 		case err == nil:
-			return nil, errors.Join(fmt.Errorf("another process listens on %s: one tenure elect for each socket", path), conn.Close())
+			return nil, errors.Join(fmt.Errorf("another process listens on %s: one tenure elect for each socket", path),
+				conn.Close())
 		case !errors.Is(err, syscall.ECONNREFUSED):
 			return nil, fmt.Errorf("whether another process listens on it is not known: %w", err)
 		}

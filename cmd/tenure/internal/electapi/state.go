@@ -126,7 +126,8 @@ func (e *Election) Lead(ctx context.Context, t *election.Term) error {
 	defer e.mu.Unlock()
 	current.over = true // together with what follows: a confirmation comes before or after both
 	if current.acts() {
-		e.Logger.Error("the lease is over and the program has not drained: the watchdog resets the machine", "after", dog.Timeout)
+		e.Logger.Error("the lease is over and the program has not drained: the watchdog resets the machine",
+			"after", dog.Timeout)
 		return nil // the device stays open, unless the confirmation still comes
 	}
 	return e.stopDog()

@@ -100,7 +100,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return next, nil
 }
 
-// oldest returns the connection that must make room; nil: there is room.
+// oldest returns the connection that must make space; nil: there is space.
 func (l *listener) oldest() *boundedConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -57,7 +57,8 @@ func (f *file) bind(cmd *cobra.Command) error {
 			}
 		case isFlagOfAny(commands, name):
 		case command == nil:
-			return f.errorf(value, "%s is no command, and no setting of any: no such flag, or one for the command line only", name)
+			return f.errorf(value, "%s is no command, and no setting of any: no such flag, or one for the command line only",
+				name)
 		case value.Tag != "!!null": // as of a section with nothing but comments
 			return f.errorf(value, "%s is a command: write its settings below it, indented", name)
 		}
@@ -72,7 +73,8 @@ func (f *file) section(cmd *cobra.Command, value yaml.Node) (section map[string]
 	}
 	for key, value := range section {
 		if !isFlagOf(cmd, key) {
-			return nil, f.errorf(value, "%s is no setting of %s: no such flag, or one for the command line only", key, cmd.CommandPath())
+			return nil, f.errorf(value, "%s is no setting of %s: no such flag, or one for the command line only",
+				key, cmd.CommandPath())
 		}
 	}
 	return section, nil

@@ -59,7 +59,8 @@ func Register(root *cobra.Command) {
 		}
 		return err
 	})
-	root.PersistentFlags().String(configFlag, "", "file with settings, in YAML: a flag without its dashes is a key; flags and TENURE_ variables count before it")
+	root.PersistentFlags().String(configFlag, "",
+		"file with settings, in YAML: a flag without its dashes is a key; flags and TENURE_ variables count before it")
 }
 
 // CommandLineOnly makes the flags with these names come from the command line only: those that
@@ -126,7 +127,8 @@ func Variable(flag string) string {
 
 // ofService matches the variables with which Kubernetes tells each container about a Service, such as
 // TENURE_SERVICE_HOST and TENURE_PORT_1883_TCP_ADDR of one that is named tenure.
-var ofService = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+var ofService = regexp.MustCompile(
+	`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // Unused returns, as sentences for a log, which variables of the environment look like settings and are
 // none: a name that no flag of any command has, perhaps misspelled.
@@ -138,7 +140,8 @@ func Unused(cmd *cobra.Command) (sentences []string) {
 		flag := strings.ToLower(strings.ReplaceAll(text, "_", "-"))
 		known := flag == configFlag || isFlagOfAny(commands, flag) || slices.Contains(childVariables, name)
 		if ours && !known && !ofService.MatchString(name) {
-			sentences = append(sentences, name+" is not a setting: no command has a flag of that name, or the flag is for the command line only")
+			sentences = append(sentences,
+				name+" is not a setting: no command has a flag of that name, or the flag is for the command line only")
 		}
 	}
 	slices.Sort(sentences)

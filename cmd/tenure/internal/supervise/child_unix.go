@@ -41,7 +41,8 @@ const quietLooks = 3
 
 // caughtSignals are the signals that a supervisor catches. Some ask the program to do something, and
 // are passed on. Those for which IsEnd is true ask the supervisor to end.
-var caughtSignals = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT,
+var caughtSignals = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGHUP, unix.SIGUSR1,
+	unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT,
 	unix.SIGPIPE}
 
 // CatchSignals returns a channel that gets the signals that a supervisor catches, until stop closes

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tenurelock/tenure/internal/wake"
 )
 
 // now is the time on a clock that supervisor and guard share. It counts the time in which the
@@ -35,10 +37,7 @@ func newAlarm() (*alarm, error) {
 			if _, err := a.file.Read(expirations[:]); err != nil {
 				return
 			}
-			select {
-			case a.C <- struct{}{}:
-			default:
-			}
+			wake.Up(a.C)
 		}
 	}()
 	return a, nil
@@ -50,6 +49,7 @@ func (a *alarm) at(t time.Duration) {
 		return
 	}
 	a.set = t
-	value := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(max(t, 1)))}                                          // zero would disarm it
-	_ = control(a.file, func(fd int) error { return unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME, &value, nil) }) // it is never closed
+	value := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(max(t, 1)))} // zero would disarm it
+	// No error: the timer is never closed.
+	_ = control(a.file, func(fd int) error { return unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME, &value, nil) })
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tenurelock/tenure/internal/wake"
 )
 
 // now is the time on a clock that supervisor and guard share.
@@ -27,12 +29,7 @@ const recheck = 200 * time.Millisecond
 
 func newAlarm() (*alarm, error) {
 	a := &alarm{C: make(chan struct{}, 1)}
-	a.next = time.AfterFunc(recheck, func() {
-		select {
-		case a.C <- struct{}{}:
-		default:
-		}
-	})
+	a.next = time.AfterFunc(recheck, func() { wake.Up(a.C) })
 	return a, nil
 }
 

@@ -63,7 +63,8 @@ func (t *processTree) makeProcess(p program, files []*os.File, foreground bool) 
 
 // isShortage reports whether this machine could not start any process.
 func isShortage(err error) bool {
-	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
+	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) ||
+		errors.Is(err, unix.ENFILE)
 }
 
 // signalChild passes a signal on. SIGCONT goes to the whole group, which a terminal stops.

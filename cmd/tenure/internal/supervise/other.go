@@ -11,7 +11,8 @@ import (
 )
 
 // errOther: the guard needs signals, process groups and sockets that pass descriptors.
-var errOther = errors.New("run and lock need Linux or another Unix; on this system let a program hold its lease with the library: docs/embed.md")
+var errOther = errors.New("run and lock need Linux or another Unix; on this system let a program hold its lease with " +
+	"the library: docs/embed.md")
 
 // Shell is what runs the command line of Check.
 const Shell = "a shell"

@@ -43,7 +43,8 @@ func startGuard(o Options, connection syscall.RawConn, s start) (*guardProcess, 
 	if err != nil {
 		return nil, err
 	}
-	g := &guardProcess{cmd: cmd, socket: socket, encoder: json.NewEncoder(socket), reports: make(chan report), stopped: make(chan struct{})}
+	g := &guardProcess{cmd: cmd, socket: socket, encoder: json.NewEncoder(socket), reports: make(chan report),
+		stopped: make(chan struct{})}
 	if o.Watchdog != nil {
 		device, fd, err := duplicate(o.Watchdog.File)
 		if err != nil {

@@ -35,8 +35,8 @@ func checkTree() error {
 	if err == nil && has("Pid"+pid) && (has("NSpid"+pid) || !has("NSpid")) {
 		return nil
 	}
-	return errors.New("/proc, in which tenure finds what a program leaves behind, does not belong to this PID namespace; " +
-		"mount its own: \"mount -t proc proc /proc\", or \"unshare --mount-proc\"")
+	return errors.New("/proc, in which tenure finds what a program leaves behind, does not belong to this PID " +
+		`namespace; mount its own: "mount -t proc proc /proc", or "unshare --mount-proc"`)
 }
 
 // children returns the children of this process.

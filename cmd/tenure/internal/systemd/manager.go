@@ -54,7 +54,8 @@ func FromEnvironment(logger *slog.Logger) *Manager {
 	// A path that begins with @ is in Linux' abstract namespace; package net knows that.
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
-		logger.Warn("cannot reach systemd: if the unit says Type=notify, systemd will stop this process", "socket", path, "error", err)
+		logger.Warn("cannot reach systemd: if the unit says Type=notify, systemd will stop this process",
+			"socket", path, "error", err)
 		return m
 	}
 	m.conn = conn

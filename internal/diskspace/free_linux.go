@@ -1,4 +1,4 @@
-package diskroom
+package diskspace
 
 import (
 	"os"

@@ -8,9 +8,9 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// claim decides what an attempt to hold a lease does after each answer to its request. Like a
+// acquisition decides what an attempt to hold a lease does after each answer to its request. Like a
 // schedule it is a value without clock, goroutine, channel or lock.
-type claim struct {
+type acquisition struct {
 	options *Options
 	willed  bool // the attempt ends with the connection of its Will
 	backoff retryBackoff
@@ -36,29 +36,29 @@ type answer struct {
 	random func() float64 // see waitEvent
 }
 
-// claimAction is what an attempt has to do next.
-type claimAction struct {
-	do    claimDo
+// requestAction is what an attempt has to do next, or the freeing of its value.
+type requestAction struct {
+	do    requestDo
 	err   error         // pause: why; stop: what the attempt ended with
 	pause time.Duration // before the next request
 }
 
-type claimDo int
+type requestDo int
 
 const (
-	ask   claimDo = iota // send a request
-	pause                // let a pause pass, and then send a request
-	begin                // a tenure begins
-	stop                 // the attempt is over
+	ask   requestDo = iota // send a request
+	pause                  // let a pause pass, and then send a request
+	begin                  // a tenure begins
+	stop                   // the attempt is over
 )
 
-// newClaim returns a claim that has sent nothing. mayHold says that the attempt has, for a claim before.
-func (o *Options) newClaim(willed, mayHold bool) claim {
-	return claim{options: o, willed: willed, mayHold: mayHold, backoff: o.retryBackoff(0)}
+// newAcquisition returns one that has sent nothing. mayHold is that of the one before, in the same attempt.
+func (o *Options) newAcquisition(willed, mayHold bool) acquisition {
+	return acquisition{options: o, willed: willed, mayHold: mayHold, backoff: o.retryBackoff(0)}
 }
 
-// next returns the claim after an answer that came at now, and what to do then.
-func (c claim) next(now time.Duration, a answer) (claim, claimAction) {
+// next returns the acquisition after an answer that came at now, and what to do then.
+func (c acquisition) next(now time.Duration, a answer) (acquisition, requestAction) {
 	err := a.err
 	switch {
 	case err == nil:
@@ -66,39 +66,39 @@ func (c claim) next(now time.Duration, a answer) (claim, claimAction) {
 		usable := now < c.options.deadline(a.sent)-c.options.GracePeriod-c.options.RequestTimeout
 		switch {
 		case a.known && usable && !a.lost && !a.replaced:
-			return c, claimAction{do: begin}
+			return c, requestAction{do: begin}
 		case !c.granted && !(c.willed && a.lost):
 			// The process stood still, and a tenure could not renew itself in what is left of the TTL; or the
 			// request went over another connection than the one to watch; or the store that granted it is
 			// gone; or it was the client's first request, and could not be bound to a store. Ask again, for a
 			// fresh deadline.
 			c.granted = true
-			return c, claimAction{do: ask}
+			return c, requestAction{do: ask}
 		case c.granted && !usable: // the attempt frees the lease: another process may be faster
-			return c, claimAction{do: stop, err: errTooSlow}
+			return c, requestAction{do: stop, err: errTooSlow}
 		}
 		err = errUnsteady // again: with pauses, or a store that changes always would be asked without end
 	case errors.Is(err, transport.ErrConditionFailed):
 		if a.freed {
-			return c, claimAction{do: ask} // perhaps it was this Lease's own value
+			return c, requestAction{do: ask} // perhaps it was this Lease's own value
 		}
-		return c, claimAction{do: stop, err: err}
+		return c, requestAction{do: stop, err: err}
 	case errors.Is(err, transport.ErrOutcomeUnknown):
 		c.mayHold = true
 	}
 	other := errors.Is(err, transport.ErrOtherStore)
 	switch {
 	case isRefusal(err) && !other, isTerminal(err), errors.Is(err, transport.ErrQuotaExceeded):
-		return c, claimAction{do: stop, err: err}
+		return c, requestAction{do: stop, err: err}
 	case c.willed && a.lost:
-		return c, claimAction{do: stop, err: errReconnected}
+		return c, requestAction{do: stop, err: errReconnected}
 	case other && a.other && !c.moved:
 		// The request was bound to the store before, and the attempt holds nothing there.
 		// The client knows the present store now, so the next request is bound to that.
 		c.moved = true
-		return c, claimAction{do: ask}
+		return c, requestAction{do: ask}
 	}
-	return c, claimAction{do: pause, err: err, pause: c.backoff.next(a.random())}
+	return c, requestAction{do: pause, err: err, pause: c.backoff.next(a.random())}
 }
 
 // again reports whether another attempt follows one that ended with err.
@@ -115,19 +115,20 @@ func (o *Options) newFreeing(now, within time.Duration) freeing {
 }
 
 // errWillReleases says that no further deletion is sent: none goes over the next connection.
-var errWillReleases = fmt.Errorf("%w; its Will releases the lease, unless this client has replaced it", ErrConnectionLost)
+var errWillReleases = fmt.Errorf("%w; its Will releases the lease, unless this client has replaced it",
+	ErrConnectionLost)
 
 // next returns what to do after a deletion that ended with err: pause, and then send another unless
 // the end has come, or stop. The lease is free, as far as the value goes, if the action has no error.
 // lost says that the connection which the deletion was bound to was lost.
-func (f freeing) next(now time.Duration, err error, lost bool, random func() float64) (freeing, claimAction) {
+func (f freeing) next(now time.Duration, err error, lost bool, random func() float64) (freeing, requestAction) {
 	switch {
 	case err == nil, errors.Is(err, transport.ErrConditionFailed), errors.Is(err, transport.ErrOtherStore):
-		return f, claimAction{do: stop}
+		return f, requestAction{do: stop}
 	case isRefusal(err), isTerminal(err), now >= f.end:
-		return f, claimAction{do: stop, err: err}
+		return f, requestAction{do: stop, err: err}
 	case lost:
-		return f, claimAction{do: stop, err: errWillReleases}
+		return f, requestAction{do: stop, err: errWillReleases}
 	}
-	return f, claimAction{do: pause, err: err, pause: min(f.backoff.next(random()), f.end-now)}
+	return f, requestAction{do: pause, err: err, pause: min(f.backoff.next(random()), f.end-now)}
 }

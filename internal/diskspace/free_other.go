@@ -1,6 +1,6 @@
 //go:build !linux
 
-package diskroom
+package diskspace
 
-// Free reports that the free room is unknown.
+// Free reports that the free space is unknown.
 func Free(string) (free int64, known bool) { return 0, false }

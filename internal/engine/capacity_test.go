@@ -13,8 +13,8 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// Room makes callers wait while too much waits for a commit, and frees them in each way.
-func TestRoomWaitsForCommits(t *testing.T) {
+// AwaitCapacity makes callers wait while too much waits for a commit, and frees them in each way.
+func TestCapacityWaitsForCommits(t *testing.T) {
 	large := strings.Repeat("x", 1<<20)
 	fill := func(d *durable) {
 		d.hold()
@@ -35,7 +35,7 @@ func TestRoomWaitsForCommits(t *testing.T) {
 		inBubble(t, test.name, func(t *testing.T) {
 			d := open(t, newDisk(), statestore.Options{})
 			defer d.close()
-			if err := d.engine.Room(t.Context()); err != nil {
+			if err := d.engine.AwaitCapacity(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			fill(d)
@@ -44,17 +44,17 @@ func TestRoomWaitsForCommits(t *testing.T) {
 			const callers = 3
 			returned := make(chan error, callers)
 			for range callers {
-				go func() { returned <- d.engine.Room(ctx) }()
+				go func() { returned <- d.engine.AwaitCapacity(ctx) }()
 			}
 			wait(time.Hour)
 			if len(returned) > 0 {
-				t.Fatal("Room returned while too much waits")
+				t.Fatal("AwaitCapacity returned while too much waits")
 			}
 			test.free(d, cancel)
 			synctest.Wait()
 			for range callers {
 				if err := await.Receive(returned); !errors.Is(err, test.want) || err != nil && test.want == nil {
-					t.Errorf("Room: %v; want %v", err, test.want)
+					t.Errorf("AwaitCapacity: %v; want %v", err, test.want)
 				}
 			}
 			if test.want == errDeposed {

@@ -1,2 +1,0 @@
-// Package diskroom says how much room a disk has.
-package diskroom

@@ -1,0 +1,2 @@
+// Package diskspace says how much space a disk has.
+package diskspace
