@@ -265,7 +265,7 @@ func Encode(packet packets.Packet) []byte {
 // encodeConnect returns a CONNECT with all properties of its Will. paho v0.23.0 writes those of a CONNECT
 // only, which leaves out what makes a Will on the store's topic a request [MQTT-3.1.3.2].
 func encodeConnect(connect *packets.Connect) []byte {
-	connect.ProtocolName, connect.ProtocolVersion = "MQTT", Version5
+	connect.ProtocolName, connect.ProtocolVersion = "MQTT", Version
 	will := connect.WillProperties.Pack(packets.PUBLISH)
 	connect.WillProperties = nil // paho writes their length, 0, and no more
 	body := connect.Buffers()[0]

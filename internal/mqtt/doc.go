@@ -27,8 +27,7 @@
 //
 //	0x81 malformed packet     lengths, strings, flags, properties that the packet cannot have
 //	0x82 protocol error       values and packets that are well-formed, and not allowed
-//	0x84 unsupported version  another protocol than MQTT 3.1, 3.1.1 or 5
-//	0x85 client identifier    none, where MQTT 3.1.1 needs one
+//	0x84 unsupported version  another protocol than MQTT 5
 //	0x8C authentication       a CONNECT with an authentication method: the server has none
 //	0x8F filter invalid       wildcards in the wrong place; over a limit
 //	0x90 topic name invalid   a topic name with wildcards; over a limit

@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -45,10 +46,6 @@ type FilterOptions struct {
 	// First, if not 0, is the limit for the first packet, a CONNECT.
 	First int
 	// Check, if not nil, is called with each packet first. Its error ends the reading.
-	//
-	// If the first packet is larger than First, Check gets the beginning of it, which is
-	// long enough to contain the version of MQTT. Its error then replaces the
-	// TooLargeError.
 	Check func(packet []byte) error
 	// Pause, if not nil, is called before the Filter waits for more bytes, and at the end. Answers to
 	// packets may be held back until then.
@@ -119,8 +116,8 @@ func (f *Filter) next() []byte {
 		}
 		return nil
 	}
-	if limit := f.limit(Type(front)); limit > 0 && size > limit {
-		f.tooLarge(front, size, limit)
+	if limit := f.limit(Type(front)); size > limit {
+		f.fail(&TooLargeError{Size: size, Limit: limit})
 		return nil
 	}
 	if size > len(front) {
@@ -137,52 +134,17 @@ func (f *Filter) next() []byte {
 	return packet
 }
 
-// limit returns the largest size in bytes of the next packet, which is of this kind; 0: any.
+// limit returns the largest size in bytes of the next packet, which is of this kind.
 func (f *Filter) limit(kind byte) int {
-	limit := f.options.Limit
-	lower := func(other int) {
-		if other > 0 && (limit == 0 || other < limit) {
-			limit = other
-		}
-	}
+	const most = MaxHeader + MaxRemaining
+	limit := cmp.Or(f.options.Limit, most)
 	if !f.begun {
-		lower(f.options.First)
+		limit = min(limit, cmp.Or(f.options.First, most))
 	}
 	if !f.begun || kind != packets.PUBLISH {
-		lower(f.options.Others)
+		limit = min(limit, cmp.Or(f.options.Others, most))
 	}
 	return limit
-}
-
-// tooLarge ends the reading at a packet that is too large, unless Check needs more of it
-// first.
-func (f *Filter) tooLarge(front []byte, size, limit int) {
-	var err error = &TooLargeError{Size: size, Limit: limit}
-	if !f.begun && f.options.First > 0 && f.options.Check != nil {
-		if !showsVersion(front) && f.err == nil {
-			return
-		}
-		if refusal := f.options.Check(front); refusal != nil {
-			err = refusal
-		}
-	}
-	f.fail(err)
-}
-
-// showsVersion reports whether the beginning of a CONNECT is long enough to tell its version of MQTT, or that
-// there will be none [MQTT-3.1.2.1, MQTT-3.1.2.2].
-func showsVersion(front []byte) bool {
-	_, header, ok := Size(front)
-	if !ok {
-		return false
-	}
-	in := Reader(front[header:])
-	if length, ok := in.Uint16(); ok && int(length) > len("MQIsdp") {
-		return true
-	}
-	in = front[header:]
-	_, ok = in.Binary()
-	return ok && len(in) > 0
 }
 
 // fail ends the reading. Next returns nothing more from the buffer.

@@ -4,15 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"net"
 	"reflect"
 	"slices"
 	"testing"
 	"testing/iotest"
 
 	"github.com/eclipse/paho.golang/packets"
-
-	"github.com/tenurelock/tenure/internal/await"
 )
 
 var errCut = errors.New("cut")
@@ -60,9 +57,6 @@ func divide(stream []byte, limit, first int) (passed [][]byte, end error) {
 		case Broken(stream):
 			return passed, ErrHeader
 		case ok && most > 0 && size > most:
-			if !begun && first > 0 && checks(stream) != nil {
-				return passed, errRefused
-			}
 			return passed, &TooLargeError{Size: size, Limit: most}
 		case !ok || size > len(stream):
 			return passed, errCut
@@ -202,31 +196,6 @@ func FuzzFilter(f *testing.F) {
 			checkFilter(t, stream, sizes, limit, len(stream)/3)
 		}
 	})
-}
-
-// The answer depends on the version of MQTT, and must not wait for more than shows that.
-func TestAFirstPacketThatIsTooLargeIsRefusedAsSoonAsItShowsItsVersion(t *testing.T) {
-	why := errors.New("why")
-	for _, shown := range []string{
-		"\x10\xff\xff\xff\x7f\x00\x04MQTT\x05",
-		"\x10\xff\xff\xff\x7f\x00\x06MQIsdp\x03",
-		"\x10\xff\xff\xff\x7f\x00\x07", // no protocol has a name as long
-	} {
-		near, far := net.Pipe()
-		defer far.Close()
-		filter := NewFilter(near, FilterOptions{First: 100, Check: func([]byte) error { return why }})
-		ended := make(chan error, 1)
-		go func() {
-			_, err := filter.Next()
-			ended <- err
-		}()
-		if _, err := far.Write([]byte(shown)); err != nil {
-			t.Fatal(err)
-		}
-		if err := await.Receive(ended); !errors.Is(err, why) {
-			t.Errorf("%q: %v, want the refusal", shown, err)
-		}
-	}
 }
 
 func TestInvariant44WhatIsNoMessageMayHaveALimitOfItsOwn(t *testing.T) {

@@ -16,8 +16,7 @@ type Side struct {
 	// Codes has, by the types of packets, the reason codes that they can have: [AnyCode] or a list. If it is
 	// empty, this side sends no such packet [MQTT-2.1.2]. All gates share it.
 	Codes *[16]string
-	// Check checks the content of a packet of a type that only this side sends, and moves in behind it. Of a
-	// CONNECT, which may be cut short, it checks the header too.
+	// Check checks the content of a packet of a type that only this side sends, and moves in behind it.
 	Check func(packet []byte, in *Reader) *Refusal
 }
 
@@ -37,9 +36,6 @@ var fromBroker = Side{
 // Gate checks the packets from one side of one connection, in order. It is not safe for
 // concurrent use.
 type Gate struct {
-	// Version is the version of MQTT, as in CONNECT: 5 for MQTT 5, 4 for MQTT 3.1.1, 3 for MQTT 3.1; 0: not
-	// known yet.
-	Version byte
 	// SessionExpiry is for how many seconds the session outlives the connection, as the CONNECT says, or
 	// the DISCONNECT.
 	SessionExpiry uint32
@@ -50,16 +46,14 @@ type Gate struct {
 
 	side    Side
 	limits  Limits
-	over    bool    // a DISCONNECT was let through
 	publish Publish // the latest
 	ack     Puback  // likewise, or another acknowledgement
-	refused *Refusal
 }
 
-// NewGate returns a Gate for a new connection to a broker, with MQTT 5.
-func NewGate() *Gate { return &Gate{Version: Version5, side: fromBroker} }
+// NewGate returns a Gate for a new connection to a broker.
+func NewGate() *Gate { return &Gate{side: fromBroker} }
 
-// NewGateFor returns a Gate for the other side of a new connection. Its Version is to be set by side.Check.
+// NewGateFor returns a Gate for the other side of a new connection.
 func NewGateFor(side Side, limits Limits) *Gate { return &Gate{side: side, limits: limits} }
 
 // Publish returns the decoded form of the latest PUBLISH that Check let through, so that
@@ -70,19 +64,17 @@ func (g *Gate) Publish() *Publish { return &g.publish }
 // Puback is Publish for a PUBACK.
 func (g *Gate) Puback() *Puback { return &g.ack }
 
-// Check checks the next packet, which must be complete, but for a CONNECT that is too large. It keeps
-// only what Publish and Puback return. The error is nil or a [*Refusal]; after a Refusal, every packet is refused
-// with the same error.
+// Check checks the next packet, which must be complete. It keeps only what Publish and Puback return. The error is nil or
+// a [*Refusal]. Nothing is to be read after a Refusal or a DISCONNECT [MQTT-3.14.4-1].
 func (g *Gate) Check(packet []byte) error {
-	if g.refused == nil {
-		if g.refused = g.check(packet); g.refused == nil {
-			return nil
-		}
-		if len(packet) > 0 {
-			g.refused.Reason = nameOf(Type(packet)) + ": " + g.refused.Reason
-		}
+	refusal := g.check(packet)
+	if refusal == nil {
+		return nil
 	}
-	return g.refused
+	if len(packet) > 0 {
+		refusal.Reason = nameOf(Type(packet)) + ": " + refusal.Reason
+	}
+	return refusal
 }
 
 func nameOf(kind byte) string {
@@ -93,8 +85,7 @@ func nameOf(kind byte) string {
 }
 
 func (g *Gate) check(packet []byte) *Refusal {
-	_, header, ok := Size(packet)
-	if !ok {
+	if _, _, ok := Size(packet); !ok {
 		return Refuse(Malformed, "the length of the packet is malformed") // [MQTT-1.5.5-1]
 	}
 	kind := Type(packet)
@@ -103,22 +94,20 @@ func (g *Gate) check(packet []byte) *Refusal {
 	}
 	switch kind {
 	case packets.PUBLISH:
-		refusal := g.publish.Decode(packet, g.Version, &g.limits)
+		refusal := g.publish.Decode(packet, &g.limits)
 		if refusal == nil && g.publish.Identified && g.fromClient() {
 			return Refuse(ProtocolError, "a client does not send a Subscription Identifier") // [MQTT-3.3.4-6]
 		}
 		return refusal
 	case packets.PUBACK, packets.PUBREC, packets.PUBREL, packets.PUBCOMP:
-		if refusal := g.ack.Decode(packet, g.Version, &g.limits); refusal != nil {
+		if refusal := g.ack.Decode(packet, &g.limits); refusal != nil {
 			return refusal
 		}
 		return g.checkCode(kind, g.ack.ReasonCode)
 	}
-	in := Reader(packet[header:])
-	if kind != packets.CONNECT {
-		if _, refusal := Body(packet, kind, kind); refusal != nil {
-			return refusal
-		}
+	in, refusal := Body(packet, kind, kind)
+	if refusal != nil {
+		return refusal
 	}
 	check := g.side.Check
 	if kind == packets.DISCONNECT {
@@ -141,17 +130,21 @@ func (g *Gate) checkTurn(packet []byte, kind byte) *Refusal {
 	switch {
 	case !g.Begun && g.fromClient() && beginsHTTP(packet):
 		return Refuse(ProtocolError, "the first packet must be CONNECT: the client speaks HTTP")
+	case !g.Begun && g.fromClient() && packet[0] == tlsHandshake:
+		return Refuse(Malformed, "its flags are reserved: the client speaks TLS to an address that has none")
 	case g.side.Codes[kind] == "":
 		return Refuse(ProtocolError, "it does not come from this side of a connection") // [MQTT-2.1.2]
 	case !g.Begun && kind != g.side.First && kind != packets.AUTH: // [MQTT-4.12.0-2]
 		return Refuse(ProtocolError, "the first packet must be %s", nameOf(g.side.First)) // [MQTT-3.1.0-1, MQTT-3.2.0-1]
 	case g.Begun && kind == g.side.First:
 		return Refuse(ProtocolError, "there was one already") // [MQTT-3.1.0-2, MQTT-3.2.0-2]
-	case g.over:
-		return Refuse(ProtocolError, "it comes after DISCONNECT") // [MQTT-3.14.4-1]
 	}
 	return nil
 }
+
+// tlsHandshake is the first byte of a TLS connection [RFC 8446, 5.1]. As MQTT it begins a
+// CONNECT with reserved flags.
+const tlsHandshake = 0x16
 
 // beginsHTTP reports whether packet begins as requests of browsers, of Prometheus and of WebSockets do:
 // someone gave them the address of the broker.
@@ -169,8 +162,7 @@ func (g *Gate) checkCode(kind, code byte) *Refusal {
 var disconnectProperties = SetOf(packets.PropSessionExpiryInterval, packets.PropReasonString, packets.PropUser, packets.PropServerReference) // [MQTT-3.14.2.2]
 
 func (g *Gate) checkDisconnect(_ []byte, in *Reader) *Refusal {
-	g.over = true
-	if len(*in) == 0 || g.Version < Version5 {
+	if len(*in) == 0 {
 		return nil
 	}
 	code, _ := in.Byte()
@@ -238,8 +230,6 @@ func checkConnack(in *Reader) *Refusal {
 		return Refuse(Malformed, "its flags are reserved") // [MQTT-3.2.2-1]
 	case flags == 1 && code != 0:
 		return Refuse(ProtocolError, "it refuses the connection, and has a session") // [MQTT-3.2.2-6]
-	case len(*in) == 0 && code > 0 && code <= 5: // the return codes of MQTT 3.1.1
-		return Refuse(UnsupportedVersion, "the server answers as MQTT 3.1.1 does: it does not know MQTT 5")
 	}
 	return new(Properties).Each(in, connackProperties, &noLimits, nil)
 }

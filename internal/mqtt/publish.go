@@ -55,9 +55,9 @@ var publishProperties = SetOf(packets.PropPayloadFormat, packets.PropMessageExpi
 
 var noLimits Limits
 
-// Decode decodes a complete PUBLISH packet of any version of MQTT. It returns what is wrong
+// Decode decodes a complete PUBLISH packet. It returns what is wrong
 // with the packet, or nil. It refuses any topic alias: neither client nor server allows one.
-func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
+func (p *Publish) Decode(packet []byte, limits *Limits) *Refusal {
 	*p = Publish{}
 	in, refusal := Body(packet, packets.PUBLISH, packets.PUBLISH)
 	if refusal != nil {
@@ -81,11 +81,9 @@ func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 			return refusal
 		}
 	}
-	text := false
-	if version >= Version5 {
-		if text, refusal = p.ReadProperties(&in, new(Properties), publishProperties, limits); refusal != nil {
-			return refusal
-		}
+	text, refusal := p.ReadProperties(&in, new(Properties), publishProperties, limits)
+	if refusal != nil {
+		return refusal
 	}
 	// After the properties: a topic name may be empty where an alias stands for it.
 	if refusal := CheckTopic(p.Topic, limits); refusal != nil {
@@ -248,10 +246,10 @@ type Puback struct {
 	ReasonString []byte
 }
 
-// Decode decodes a complete acknowledgement of any version of MQTT: a PUBACK, or a PUBREC,
+// Decode decodes a complete acknowledgement: a PUBACK, or a PUBREC,
 // PUBREL or PUBCOMP, which have the same form. It returns what is wrong with the packet, or
 // nil. It accepts any reason code.
-func (ack *Puback) Decode(packet []byte, version byte, limits *Limits) *Refusal {
+func (ack *Puback) Decode(packet []byte, limits *Limits) *Refusal {
 	*ack = Puback{}
 	in, refusal := Body(packet, packets.PUBACK, packets.PUBCOMP)
 	if refusal != nil {
@@ -259,9 +257,6 @@ func (ack *Puback) Decode(packet []byte, version byte, limits *Limits) *Refusal 
 	}
 	if ack.PacketID, refusal = PacketID(&in); refusal != nil || len(in) == 0 {
 		return refusal
-	}
-	if version < Version5 {
-		return Refuse(Malformed, "it is longer than its packet identifier")
 	}
 	ack.ReasonCode, _ = in.Byte()
 	if len(in) == 0 {

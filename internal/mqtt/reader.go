@@ -9,12 +9,8 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// Versions of MQTT, as CONNECT names them [MQTT-3.1.2-2].
-const (
-	Version31  = 3 // its protocol name is MQIsdp
-	Version311 = 4
-	Version5   = 5
-)
+// Version is the version of MQTT, as CONNECT names it [MQTT-3.1.2-2].
+const Version = 5
 
 // MaxHeader is the length of the longest fixed header.
 const MaxHeader = 5

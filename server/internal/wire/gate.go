@@ -11,7 +11,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
-// FirstPacket bounds the CONNECT, in bytes. A larger one is refused with 0x95.
+// FirstPacket bounds the CONNECT, in bytes. The reader refuses a larger one with 0x95.
 const FirstPacket = 8 << 10
 
 // maxFilters bounds the topic filters in one SUBSCRIBE or UNSUBSCRIBE. More are refused with 0x97.
@@ -39,6 +39,8 @@ var codes = [16]string{
 // Gate checks the packets of a client, in order. It is not safe for concurrent use.
 type Gate struct {
 	*mqtt.Gate
+	// Version is the version of MQTT, as in the CONNECT; 0: it has not come.
+	Version byte
 	// Connect is the decoded CONNECT, once Check has let it through. Its reader may set it to nil.
 	Connect *Connect
 	// Subscribe is likewise the latest SUBSCRIBE or UNSUBSCRIBE.
@@ -57,7 +59,7 @@ func NewGate() *Gate {
 func (g *Gate) check(packet []byte, in *mqtt.Reader) *mqtt.Refusal {
 	switch mqtt.Type(packet) {
 	case packets.CONNECT:
-		return g.readConnect(packet, in)
+		return g.readConnect(in)
 	case packets.SUBSCRIBE, packets.UNSUBSCRIBE:
 		*in = nil
 		g.Subscribe = new(Subscribe)
@@ -86,15 +88,16 @@ func (g *Gate) AppendAccepted(dst []byte, present bool, announced *packets.Prope
 }
 
 // AppendRefused appends the CONNACK that refuses the connection. For a version of MQTT before 5 it says that
-// this version is not supported; if no version is known, it is empty.
+// this version is not supported; if no version is known, it is empty, but for a CONNECT that was too large to be
+// read: most of these are of MQTT 5.
 //
 // reference is the Server Reference, or empty if none is known. The client gets it and the reason in words
 // as far as it takes them: first the words are left out [MQTT-3.2.2-19].
 func (g *Gate) AppendRefused(dst []byte, why *mqtt.Refusal, reference string) []byte {
 	switch {
-	case g.Version == 0:
+	case g.Version == 0 && why.Code != mqtt.PacketTooLarge:
 		return dst
-	case g.Version < mqtt.Version5:
+	case g.Version > 0 && g.Version < mqtt.Version:
 		return append(dst, packets.CONNACK<<4, 2, 0, 1) // unacceptable protocol version
 	}
 	var answer []byte
