@@ -24,11 +24,11 @@ type Side struct {
 const AnyCode = "any"
 
 // fromBroker is what a broker may send. mochi v2.7.9, with 0x01 in a PUBACK, and other brokers send codes
-// that the standard does not list, and they harm no client.
+// that the standard does not list, and they harm no client. No client of ours uses QoS 2.
 var fromBroker = Side{
 	First: packets.CONNACK,
-	Codes: &[16]string{packets.CONNACK: AnyCode, packets.PUBLISH: AnyCode, packets.PUBACK: AnyCode, packets.PUBREC: AnyCode,
-		packets.PUBREL: AnyCode, packets.PUBCOMP: AnyCode, packets.SUBACK: AnyCode, packets.UNSUBACK: AnyCode,
+	Codes: &[16]string{packets.CONNACK: AnyCode, packets.PUBLISH: AnyCode, packets.PUBACK: AnyCode,
+		packets.SUBACK: AnyCode, packets.UNSUBACK: AnyCode,
 		packets.PINGRESP: AnyCode, packets.DISCONNECT: AnyCode, packets.AUTH: AnyCode},
 	Check: checkFromBroker,
 }
@@ -47,7 +47,7 @@ type Gate struct {
 	side    Side
 	limits  Limits
 	publish Publish // the latest
-	ack     Puback  // likewise, or another acknowledgement
+	ack     Puback  // likewise
 }
 
 // NewGate returns a Gate for a new connection to a broker.
@@ -94,12 +94,8 @@ func (g *Gate) check(packet []byte) *Refusal {
 	}
 	switch kind {
 	case packets.PUBLISH:
-		refusal := g.publish.Decode(packet, &g.limits)
-		if refusal == nil && g.publish.Identified && g.fromClient() {
-			return Refuse(ProtocolError, "a client does not send a Subscription Identifier") // [MQTT-3.3.4-6]
-		}
-		return refusal
-	case packets.PUBACK, packets.PUBREC, packets.PUBREL, packets.PUBCOMP:
+		return g.publish.Decode(packet, &g.limits)
+	case packets.PUBACK:
 		if refusal := g.ack.Decode(packet, &g.limits); refusal != nil {
 			return refusal
 		}

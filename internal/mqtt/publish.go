@@ -41,17 +41,16 @@ type Publish struct {
 	ResponseTopic   []byte
 	CorrelationData []byte
 	Payload         []byte
-	// Identified says that it has at least one subscription identifier.
-	Identified bool
 	// WillDelay is the Will Delay Interval in seconds, of a Will, which has the form of a message.
 	WillDelay uint32
 
 	properties []byte // known to be well-formed
 }
 
-// publishProperties are the properties that a PUBLISH can have [MQTT-3.3.2.3].
+// publishProperties are the properties that a PUBLISH can have [MQTT-3.3.2.3]. No client has one with a Subscription
+// Identifier [MQTT-3.3.4-6], nor does ours ask for any.
 var publishProperties = SetOf(packets.PropPayloadFormat, packets.PropMessageExpiry, packets.PropContentType, packets.PropResponseTopic,
-	packets.PropCorrelationData, packets.PropSubscriptionIdentifier, packets.PropTopicAlias, packets.PropUser)
+	packets.PropCorrelationData, packets.PropTopicAlias, packets.PropUser)
 
 var noLimits Limits
 
@@ -117,8 +116,6 @@ func (p *Publish) ReadProperties(
 			}
 		case packets.PropCorrelationData:
 			p.CorrelationData = property.Value
-		case packets.PropSubscriptionIdentifier:
-			p.Identified = true
 		case packets.PropWillDelayInterval:
 			p.WillDelay = property.Number
 		case packets.PropTopicAlias:
@@ -246,12 +243,10 @@ type Puback struct {
 	ReasonString []byte
 }
 
-// Decode decodes a complete acknowledgement: a PUBACK, or a PUBREC,
-// PUBREL or PUBCOMP, which have the same form. It returns what is wrong with the packet, or
-// nil. It accepts any reason code.
+// Decode decodes a complete PUBACK. It returns what is wrong with the packet, or nil. It accepts any reason code.
 func (ack *Puback) Decode(packet []byte, limits *Limits) *Refusal {
 	*ack = Puback{}
-	in, refusal := Body(packet, packets.PUBACK, packets.PUBCOMP)
+	in, refusal := Body(packet, packets.PUBACK, packets.PUBACK)
 	if refusal != nil {
 		return refusal
 	}

@@ -129,7 +129,7 @@ func Body(packet []byte, first, last byte) (Reader, *Refusal) {
 	switch kind := Type(packet); {
 	case kind < first || kind > last:
 		return nil, Refuse(ProtocolError, "it has the type %d", kind)
-	case kind == packets.PUBREL, kind == packets.SUBSCRIBE, kind == packets.UNSUBSCRIBE:
+	case kind == packets.SUBSCRIBE, kind == packets.UNSUBSCRIBE:
 		flags ^= 2
 	case kind == packets.PUBLISH:
 		flags = 0 // it has flags of its own
@@ -244,8 +244,7 @@ type Property struct {
 }
 
 // Properties reads the properties of packets. It refuses a property that the packet cannot have or cannot
-// repeat, and one with a value that the standard does not allow. User properties and Subscription
-// Identifiers may be repeated: a SUBSCRIBE, which has one at most, needs a check of its own.
+// repeat, and one with a value that the standard does not allow. User properties may be repeated.
 type Properties struct {
 	Seen PropertySet // by the latest call of Each
 	Raw  []byte      // what it read, without the length
@@ -253,8 +252,6 @@ type Properties struct {
 	users int // the number of user properties, by all calls
 	size  int // their length in bytes
 }
-
-var repeatable = SetOf(packets.PropUser, packets.PropSubscriptionIdentifier)
 
 // Each reads the properties at the beginning of in, moves in behind them, and calls do, unless it is
 // nil, for every one. It returns what is wrong with them, or the refusal of do. User properties of earlier
@@ -273,7 +270,7 @@ func (p *Properties) Each(in *Reader, allowed PropertySet, limits *Limits, do fu
 			return Refuse(Malformed, "there is no property 0x%02X", identifier) // [MQTT-2.2.2.2]
 		case !allowed.Has(identifier):
 			return Refuse(Malformed, "it cannot have a %s", known[identifier].name) // [MQTT-2.2.2.2]
-		case p.Seen.Has(identifier) && !repeatable.Has(identifier):
+		case p.Seen.Has(identifier) && identifier != packets.PropUser:
 			return Refuse(ProtocolError, "it has more than one %s", known[identifier].name)
 		}
 		p.Seen |= 1 << identifier

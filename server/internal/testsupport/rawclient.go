@@ -273,7 +273,7 @@ func (c *RawClient) ReadReply() mqtt.Publish {
 // identifier, which requests and replies do not have.
 func ParsePublish(packet []byte) (mqtt.Publish, bool) {
 	var p mqtt.Publish
-	ok := p.Decode(packet, new(mqtt.Limits)) == nil && !p.Identified
+	ok := p.Decode(packet, new(mqtt.Limits)) == nil
 	return p, ok
 }
 

@@ -79,7 +79,7 @@ func checkForwarded(t *testing.T, p *mqtt.Publish) {
 		}
 		if !bytes.Equal(again.Topic, p.Topic) || !bytes.Equal(wire.AppendForwarded(nil, &again), properties) ||
 			!bytes.Equal(again.ResponseTopic, p.ResponseTopic) || !bytes.Equal(again.CorrelationData, p.CorrelationData) || again.MessageExpiry != f.MessageExpiry ||
-			again.QoS != f.QoS || again.PacketID != f.PacketID || again.Duplicate != f.Duplicate || again.Identified {
+			again.QoS != f.QoS || again.PacketID != f.PacketID || again.Duplicate != f.Duplicate {
 			t.Errorf("%+v is passed on as %+v", p, again)
 		}
 	}
@@ -103,7 +103,7 @@ func TestASubscribeIsReadAsItWasWritten(t *testing.T) {
 
 func TestWhatABrokerPassesOnIsAsItCame(t *testing.T) {
 	passed := []string{"\x01\x01", user("b", "1"), "\x03" + text("c"), "\x08" + text("r"), user("a", ""), "\x09" + text("\x26\x00"), user("b", "2")}
-	all := slices.Concat(passed[:2], []string{"\x02\x00\x00\x00\x09", "\x0b\xff\x7f"}, passed[2:], []string{"\x0b\x01"})
+	all := slices.Concat(passed[:2], []string{"\x02\x00\x00\x00\x09"}, passed[2:])
 	var p mqtt.Publish
 	if refusal := p.Decode([]byte(publish("a", properties(all...), "")), &mqtt.Limits{}); refusal != nil {
 		t.Fatal(refusal)

@@ -21,18 +21,17 @@ const maxFilters = 100
 // a Will count with the properties of its CONNECT.
 var limits = mqtt.Limits{TopicLevels: 64, TopicLength: 1 << 10, UserProperties: 64, UserPropertyBytes: 16 << 10}
 
-// Reason codes of acknowledgements from a client [MQTT-3.4.2-1, MQTT-3.5.2-1, MQTT-3.6.2-1, MQTT-3.7.2-1],
-// and of its DISCONNECT [MQTT-3.14.2-1].
+// Reason codes of the PUBACK of a client [MQTT-3.4.2-1], and of its DISCONNECT [MQTT-3.14.2-1].
 const (
 	receivedCodes = "\x00\x10\x80\x83\x87\x90\x91\x97\x99"
-	releaseCodes  = "\x00\x92"
 	leavingCodes  = "\x00\x04\x80\x81\x82\x83\x90\x93\x94\x95\x96\x97\x98\x99"
 )
 
-// codes has no AUTH: it belongs to authentication methods, which this server does not have [MQTT-4.12.0-6].
+// codes has no AUTH: it belongs to authentication methods, which this server does not have [MQTT-4.12.0-6]. Nor
+// has it the packets of QoS 2.
 var codes = [16]string{
-	packets.CONNECT: mqtt.AnyCode, packets.PUBLISH: mqtt.AnyCode, packets.PUBACK: receivedCodes, packets.PUBREC: receivedCodes,
-	packets.PUBREL: releaseCodes, packets.PUBCOMP: releaseCodes, packets.SUBSCRIBE: mqtt.AnyCode, packets.UNSUBSCRIBE: mqtt.AnyCode,
+	packets.CONNECT: mqtt.AnyCode, packets.PUBLISH: mqtt.AnyCode, packets.PUBACK: receivedCodes,
+	packets.SUBSCRIBE: mqtt.AnyCode, packets.UNSUBSCRIBE: mqtt.AnyCode,
 	packets.PINGREQ: mqtt.AnyCode, packets.DISCONNECT: leavingCodes,
 }
 

@@ -141,7 +141,7 @@ var rules = []struct {
 	{"an empty response topic [MQTT-4.7.3-1]", []string{connect5}, publish("a", properties("\x08", text("")), ""), mqtt.ProtocolError},
 	{"a response topic over the limit", []string{connect5}, publish("a", properties("\x08", text(strings.Repeat("a/", 64))), ""), mqtt.InvalidTopic},
 	{"a topic alias [MQTT-3.3.2-9]", []string{connect5}, publish("a", properties("\x23\x00\x01"), ""), mqtt.InvalidAlias},
-	{"a Subscription Identifier from a client [MQTT-3.3.4-6]", []string{connect5}, publish("a", properties("\x0b\x01"), ""), mqtt.ProtocolError},
+	{"a Subscription Identifier from a client [MQTT-3.3.4-6]", []string{connect5}, publish("a", properties("\x0b\x01"), ""), mqtt.Malformed},
 	{"as many user properties as may be", []string{connect5}, publish("a", properties(users(64, 0)), ""), 0},
 	{"one more", []string{connect5}, publish("a", properties(users(65, 0)), ""), mqtt.QuotaExceeded},
 	{"as long user properties as may be", []string{connect5}, publish("a", properties(users(2, 8<<10)), ""), 0},
@@ -157,7 +157,7 @@ var rules = []struct {
 	{"PUBACK with flags [MQTT-2.1.3-1]", []string{connect5}, packet(0x42, "\x00\x01"), mqtt.Malformed},
 	{"PUBACK with two reasons", []string{connect5}, packet(0x40, "\x00\x01\x80", properties("\x1f", text("r"), "\x1f", text("r"))), mqtt.ProtocolError},
 	{"PUBACK that goes on", []string{connect5}, packet(0x40, "\x00\x01\x80", properties(), "x"), mqtt.Malformed},
-	{"PUBCOMP with a code of PUBACK [MQTT-3.7.2-1]", []string{connect5}, packet(0x70, "\x00\x01\x97"), mqtt.ProtocolError},
+	{"PUBCOMP, of QoS 2", []string{connect5}, packet(0x70, "\x00\x01"), mqtt.ProtocolError},
 
 	// SUBSCRIBE and UNSUBSCRIBE.
 	{"SUBSCRIBE", []string{connect5}, packet(0x82, "\x00\x01", properties(user("", "")), text("+/a/#"), "\x2e", text("/"), "\x00"), 0},
