@@ -174,12 +174,10 @@ func (c *mqttConn) refusal() error {
 // pause. So a client finds the active one among several at once, and those that all stand by
 // are not hammered.
 func (c *mqttConn) moveOn() (atOnce bool) {
-	if c.referral == nil {
-		c.servers.Next()
-		return false
+	atOnce = c.servers.Next(c.referral != nil)
+	if c.referral != nil {
+		c.logger.Info("going on to another server", "next", c.server().Host, "at once", atOnce, "error", c.referral)
 	}
-	atOnce = c.servers.Follow()
-	c.logger.Info("going on to another server", "next", c.server().Host, "at once", atOnce, "error", c.referral)
 	return atOnce
 }
 

@@ -4,57 +4,33 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// Side is what one end of a connection may send.
-type Side struct {
-	// First is the type of its first packet.
-	First byte
-	// Codes has, by the types of packets, the reason codes that they can have: [AnyCode] or a list. If it is
-	// empty, this side sends no such packet [MQTT-2.1.2]. All gates share it.
-	Codes *[16]string
-	// Check checks the content of a packet of a type that only this side sends, and moves in behind it.
-	Check func(packet []byte, in *Reader) *Refusal
-}
-
-// AnyCode allows any reason code, or is for a packet without one.
-const AnyCode = "any"
-
-// fromBroker is what a broker may send. mochi v2.7.9, with 0x01 in a PUBACK, and other brokers send codes
-// that the standard does not list, and they harm no client. No client of ours uses QoS 2.
-var fromBroker = Side{
-	First: packets.CONNACK,
-	Codes: &[16]string{packets.CONNACK: AnyCode, packets.PUBLISH: AnyCode, packets.PUBACK: AnyCode,
-		packets.SUBACK: AnyCode, packets.UNSUBACK: AnyCode,
-		packets.PINGRESP: AnyCode, packets.DISCONNECT: AnyCode, packets.AUTH: AnyCode},
-	Check: checkFromBroker,
-}
-
 // Gate checks the packets from one side of one connection, in order. It is not safe for
 // concurrent use.
 type Gate struct {
-	// SessionExpiry is for how many seconds the session outlives the connection, as the CONNECT says, or
-	// the DISCONNECT.
-	SessionExpiry uint32
-	// Left is the reason code of the DISCONNECT.
-	Left byte
+	// First is the type of the first packet of this side, and Types are those that it sends [MQTT-2.1.2].
+	First byte
+	Types Set
+	// Own checks the content of a packet that is no PUBLISH and no PUBACK, and moves in behind it.
+	Own func(packet []byte, in *Reader) *Refusal
+	// Limits bounds what a packet may contain.
+	Limits Limits
 	// Begun says that the first packet was let through.
 	Begun bool
 
-	side    Side
-	limits  Limits
 	publish Publish // the latest
 	ack     Puback  // likewise
 }
 
-// NewGate returns a Gate for a new connection to a broker.
-func NewGate() *Gate { return &Gate{side: fromBroker} }
+// fromBroker are the types of packets of a broker. No client of ours uses QoS 2.
+var fromBroker = SetOf(packets.CONNACK, packets.PUBLISH, packets.PUBACK, packets.SUBACK, packets.UNSUBACK,
+	packets.PINGRESP, packets.DISCONNECT, packets.AUTH)
 
-// NewGateFor returns a Gate for the other side of a new connection.
-func NewGateFor(side Side, limits Limits) *Gate { return &Gate{side: side, limits: limits} }
+// NewGate returns a Gate for a new connection to a broker.
+func NewGate() *Gate { return &Gate{First: packets.CONNACK, Types: fromBroker, Own: checkFromBroker} }
 
 // Publish returns the decoded form of the latest PUBLISH that Check let through, so that
 // callers need not decode it again. Its slices are parts of that packet. It is valid until
@@ -94,32 +70,25 @@ func (g *Gate) check(packet []byte) *Refusal {
 	}
 	switch kind {
 	case packets.PUBLISH:
-		return g.publish.Decode(packet, &g.limits)
+		return g.publish.Decode(packet, &g.Limits)
 	case packets.PUBACK:
-		if refusal := g.ack.Decode(packet, &g.limits); refusal != nil {
-			return refusal
-		}
-		return g.checkCode(kind, g.ack.ReasonCode)
+		return g.ack.Decode(packet, &g.Limits)
 	}
 	in, refusal := Body(packet, kind, kind)
 	if refusal != nil {
 		return refusal
 	}
-	check := g.side.Check
-	if kind == packets.DISCONNECT {
-		check = g.checkDisconnect
-	}
-	if refusal := check(packet, &in); refusal != nil {
+	if refusal := g.Own(packet, &in); refusal != nil {
 		return refusal
 	}
 	if len(in) > 0 {
 		return Refuse(Malformed, "something comes after its end")
 	}
-	g.Begun = g.Begun || kind == g.side.First
+	g.Begun = g.Begun || kind == g.First
 	return nil
 }
 
-func (g *Gate) fromClient() bool { return g.side.First == packets.CONNECT }
+func (g *Gate) fromClient() bool { return g.First == packets.CONNECT }
 
 // checkTurn returns why a packet of this type cannot come from this side now, or nil.
 func (g *Gate) checkTurn(packet []byte, kind byte) *Refusal {
@@ -128,11 +97,11 @@ func (g *Gate) checkTurn(packet []byte, kind byte) *Refusal {
 		return Refuse(ProtocolError, "the first packet must be CONNECT: the client speaks HTTP")
 	case !g.Begun && g.fromClient() && packet[0] == tlsHandshake:
 		return Refuse(Malformed, "its flags are reserved: the client speaks TLS to an address that has none")
-	case g.side.Codes[kind] == "":
+	case !g.Types.Has(kind):
 		return Refuse(ProtocolError, "it does not come from this side of a connection") // [MQTT-2.1.2]
-	case !g.Begun && kind != g.side.First && kind != packets.AUTH: // [MQTT-4.12.0-2]
-		return Refuse(ProtocolError, "the first packet must be %s", nameOf(g.side.First)) // [MQTT-3.1.0-1, MQTT-3.2.0-1]
-	case g.Begun && kind == g.side.First:
+	case !g.Begun && kind != g.First && kind != packets.AUTH: // [MQTT-4.12.0-2]
+		return Refuse(ProtocolError, "the first packet must be %s", nameOf(g.First)) // [MQTT-3.1.0-1, MQTT-3.2.0-1]
+	case g.Begun && kind == g.First:
 		return Refuse(ProtocolError, "there was one already") // [MQTT-3.1.0-2, MQTT-3.2.0-2]
 	}
 	return nil
@@ -148,50 +117,19 @@ func beginsHTTP(packet []byte) bool {
 	return bytes.HasPrefix(packet, []byte("GET ")) || bytes.HasPrefix(packet, []byte("HEAD ")) || bytes.HasPrefix(packet, []byte("POST "))
 }
 
-func (g *Gate) checkCode(kind, code byte) *Refusal {
-	if codes := g.side.Codes[kind]; codes != AnyCode && strings.IndexByte(codes, code) < 0 {
-		return Refuse(ProtocolError, "it cannot have the reason code 0x%02X", code)
-	}
-	return nil
-}
-
-var disconnectProperties = SetOf(packets.PropSessionExpiryInterval, packets.PropReasonString, packets.PropUser, packets.PropServerReference) // [MQTT-3.14.2.2]
-
-func (g *Gate) checkDisconnect(_ []byte, in *Reader) *Refusal {
-	if len(*in) == 0 {
-		return nil
-	}
-	code, _ := in.Byte()
-	g.Left = code
-	if refusal := g.checkCode(packets.DISCONNECT, code); refusal != nil || len(*in) == 0 {
-		return refusal
-	}
-	return new(Properties).Each(in, disconnectProperties, &g.limits, func(property Property) *Refusal {
-		switch {
-		case property.Identifier == packets.PropSessionExpiryInterval && !g.fromClient():
-			return Refuse(ProtocolError, "a server does not send a Session Expiry Interval") // [MQTT-3.14.2-2]
-		case property.Identifier == packets.PropSessionExpiryInterval && property.Number > 0 && g.SessionExpiry == 0:
-			return Refuse(ProtocolError, "a session that ends with its connection cannot be kept") // [MQTT-3.14.2.2.2]
-		case property.Identifier == packets.PropSessionExpiryInterval:
-			g.SessionExpiry = property.Number
-		case property.Identifier == packets.PropServerReference && g.fromClient():
-			return Refuse(ProtocolError, "a client does not send a Server Reference") // [MQTT-3.14.2.2.5]
-		}
-		return nil
-	})
-}
-
 var (
 	connackProperties = SetOf(packets.PropSessionExpiryInterval, packets.PropReceiveMaximum, packets.PropMaximumQOS, packets.PropRetainAvailable,
 		packets.PropMaximumPacketSize, packets.PropAssignedClientID, packets.PropTopicAliasMaximum, packets.PropReasonString, packets.PropUser,
 		packets.PropWildcardSubAvailable, packets.PropSubIDAvailable, packets.PropSharedSubAvailable, packets.PropServerKeepAlive,
 		packets.PropResponseInfo, packets.PropServerReference, packets.PropAuthMethod, packets.PropAuthData) // [MQTT-3.2.2.3]
-	authProperties = SetOf(packets.PropAuthMethod, packets.PropAuthData, packets.PropReasonString, packets.PropUser) // [MQTT-3.15.2.2]
-	ackProperties  = SetOf(packets.PropReasonString, packets.PropUser)                                               // [MQTT-3.4.2.2, MQTT-3.9.2.1, MQTT-3.11.2.1]
+	authProperties       = SetOf(packets.PropAuthMethod, packets.PropAuthData, packets.PropReasonString, packets.PropUser) // [MQTT-3.15.2.2]
+	disconnectProperties = SetOf(packets.PropReasonString, packets.PropUser, packets.PropServerReference)                  // [MQTT-3.14.2.2, MQTT-3.14.2-2]
+	ackProperties        = SetOf(packets.PropReasonString, packets.PropUser)                                               // [MQTT-3.4.2.2, MQTT-3.9.2.1, MQTT-3.11.2.1]
 )
 
-// checkFromBroker checks a CONNACK, SUBACK, UNSUBACK, PINGRESP or AUTH. Of an AUTH it checks the form:
-// the client checks the content, because it knows the authentication method.
+// checkFromBroker checks a CONNACK, SUBACK, UNSUBACK, PINGRESP, DISCONNECT or AUTH. Of an AUTH it checks the form:
+// the client checks the content, because it knows the authentication method. It accepts any reason code: brokers send
+// some that the standard does not list, and they harm no client.
 func checkFromBroker(packet []byte, in *Reader) *Refusal {
 	var properties Properties
 	switch Type(packet) {
@@ -209,11 +147,19 @@ func checkFromBroker(packet []byte, in *Reader) *Refusal {
 		}
 		*in = nil // any reason codes
 	case packets.AUTH:
-		if _, ok := in.Byte(); ok && len(*in) > 0 {
-			return properties.Each(in, authProperties, &noLimits, nil)
-		}
+		return properties.afterCode(in, authProperties)
+	case packets.DISCONNECT:
+		return properties.afterCode(in, disconnectProperties)
 	}
 	return nil
+}
+
+// afterCode reads a reason code and properties, or less.
+func (p *Properties) afterCode(in *Reader, allowed Set) *Refusal {
+	if _, ok := in.Byte(); !ok || len(*in) == 0 {
+		return nil
+	}
+	return p.Each(in, allowed, &noLimits, nil)
 }
 
 func checkConnack(in *Reader) *Refusal {

@@ -72,7 +72,7 @@ var rules = []struct {
 	// DISCONNECT.
 	{"DISCONNECT from a server", []string{connack}, packet(0xe0, "\x9d", properties("\x1c", text("s"))), 0},
 	{"DISCONNECT from a server that has a Will", []string{connack}, packet(0xe0, "\x04"), 0},
-	{"DISCONNECT from a server that ends a session [MQTT-3.14.2-2]", []string{connack}, packet(0xe0, "\x00", properties("\x11\x00\x00\x00\x00")), mqtt.ProtocolError},
+	{"DISCONNECT from a server that ends a session [MQTT-3.14.2-2]", []string{connack}, packet(0xe0, "\x00", properties("\x11\x00\x00\x00\x00")), mqtt.Malformed},
 	{"a property length of five bytes in DISCONNECT", []string{connack}, packet(0xe0, "\x00\x80\x80\x80\x80\x0f"), mqtt.Malformed},
 
 	// The answers of a server.

@@ -98,7 +98,7 @@ func (p *Publish) Decode(packet []byte, limits *Limits) *Refusal {
 // ReadProperties reads the allowed properties of a message with read, and stores those that can occur only
 // once. It reports whether the payload has to be UTF-8.
 func (p *Publish) ReadProperties(
-	in *Reader, read *Properties, allowed PropertySet, limits *Limits,
+	in *Reader, read *Properties, allowed Set, limits *Limits,
 ) (text bool, refusal *Refusal) {
 	refusal = read.Each(in, allowed, limits, func(property Property) *Refusal {
 		switch property.Identifier {

@@ -218,20 +218,20 @@ var known = [properties]struct {
 	packets.PropSharedSubAvailable:     {flag, "Shared Subscription Available"},
 }
 
-// PropertySet is a set of properties by their identifiers.
-type PropertySet uint64
+// Set is a set of properties by their identifiers, or of packets by their types.
+type Set uint64
 
-// SetOf returns the set of these properties.
-func SetOf(identifiers ...byte) PropertySet {
-	var set PropertySet
+// SetOf returns the set of these.
+func SetOf(identifiers ...byte) Set {
+	var set Set
 	for _, identifier := range identifiers {
 		set |= 1 << identifier
 	}
 	return set
 }
 
-// Has reports whether a property is in the set.
-func (s PropertySet) Has(identifier byte) bool {
+// Has reports whether a property or a type of packets is in the set.
+func (s Set) Has(identifier byte) bool {
 	return identifier < properties && s&(1<<identifier) != 0
 }
 
@@ -246,8 +246,8 @@ type Property struct {
 // Properties reads the properties of packets. It refuses a property that the packet cannot have or cannot
 // repeat, and one with a value that the standard does not allow. User properties may be repeated.
 type Properties struct {
-	Seen PropertySet // by the latest call of Each
-	Raw  []byte      // what it read, without the length
+	Seen Set    // by the latest call of Each
+	Raw  []byte // what it read, without the length
 
 	users int // the number of user properties, by all calls
 	size  int // their length in bytes
@@ -256,7 +256,7 @@ type Properties struct {
 // Each reads the properties at the beginning of in, moves in behind them, and calls do, unless it is
 // nil, for every one. It returns what is wrong with them, or the refusal of do. User properties of earlier
 // calls count for the limits.
-func (p *Properties) Each(in *Reader, allowed PropertySet, limits *Limits, do func(Property) *Refusal) *Refusal {
+func (p *Properties) Each(in *Reader, allowed Set, limits *Limits, do func(Property) *Refusal) *Refusal {
 	length, ok := in.Variable()
 	if !ok || length > len(*in) {
 		return Refuse(Malformed, "the length of the properties is malformed, or longer than the packet")

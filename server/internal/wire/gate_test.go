@@ -153,7 +153,6 @@ var rules = []struct {
 	{"PUBACK with properties", []string{connect5}, packet(0x40, "\x00\x01\x80", properties("\x1f", text("r"), user("", ""))), 0},
 	{"PUBACK with half a packet identifier", []string{connect5}, packet(0x40, "\x00"), mqtt.Malformed},
 	{"PUBACK of packet identifier 0", []string{connect5}, packet(0x40, "\x00\x00"), mqtt.ProtocolError},
-	{"PUBACK with a code of SUBACK [MQTT-3.4.2-1]", []string{connect5}, packet(0x40, "\x00\x01\x9e"), mqtt.ProtocolError},
 	{"PUBACK with flags [MQTT-2.1.3-1]", []string{connect5}, packet(0x42, "\x00\x01"), mqtt.Malformed},
 	{"PUBACK with two reasons", []string{connect5}, packet(0x40, "\x00\x01\x80", properties("\x1f", text("r"), "\x1f", text("r"))), mqtt.ProtocolError},
 	{"PUBACK that goes on", []string{connect5}, packet(0x40, "\x00\x01\x80", properties(), "x"), mqtt.Malformed},
@@ -193,7 +192,7 @@ var rules = []struct {
 	{"DISCONNECT with flags [MQTT-3.14.1-1]", []string{connect5}, packet(0xe8), mqtt.Malformed},
 	{"DISCONNECT that goes on", []string{connect5}, packet(0xe0, "\x00", properties(), "x"), mqtt.Malformed},
 	{"DISCONNECT that keeps a session that was not to be kept", []string{packet(0x10, start(5, 2), properties(), text("c"))}, packet(0xe0, "\x00", properties("\x11\x00\x00\x00\x01")), mqtt.ProtocolError},
-	{"DISCONNECT from a client to another server", []string{connect5}, packet(0xe0, "\x00", properties("\x1c", text("s"))), mqtt.ProtocolError},
+	{"DISCONNECT from a client to another server", []string{connect5}, packet(0xe0, "\x00", properties("\x1c", text("s"))), mqtt.Malformed},
 }
 
 // open returns a gate after these packets.
