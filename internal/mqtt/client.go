@@ -130,7 +130,7 @@ func Dial(ctx context.Context, server *url.URL, options Options) (*Client, error
 		options: options, server: server, socket: socket, conn: socket, gate: NewGate(),
 		done: make(chan struct{}), writing: make(chan struct{}, 1),
 	}
-	c.reader = NewFilter(source{c}, FilterOptions{Limit: options.MaxPacket, Others: MaxControl, Check: c.gate.Check})
+	c.reader = &Filter{Source: source{c}, Limit: options.MaxPacket, Others: MaxControl, Check: c.gate.Check}
 	if err := c.wrap(ctx); err != nil {
 		c.Abort()
 		return nil, err

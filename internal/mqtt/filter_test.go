@@ -75,7 +75,7 @@ func checkFilter(t *testing.T, stream, sizes []byte, limit, first int) {
 	held, arrived := 0, 0
 	source := &chunks{stream: stream, sizes: sizes}
 	var filter *Filter
-	filter = NewFilter(readerFunc(func(p []byte) (int, error) {
+	filter = &Filter{Source: readerFunc(func(p []byte) (int, error) {
 		if held > 0 {
 			t.Error("what was held back is not sent before the filter waits for more")
 		}
@@ -85,7 +85,7 @@ func checkFilter(t *testing.T, stream, sizes []byte, limit, first int) {
 		n, err := source.Read(p)
 		arrived += n
 		return n, err
-	}), FilterOptions{Limit: limit, First: first, Check: checks, Pause: func() { held = 0 }})
+	}), Limit: limit, First: first, Check: checks, Pause: func() { held = 0 }}
 	var got [][]byte
 	for {
 		part, err := filter.Next()
@@ -172,7 +172,7 @@ func TestAFilterPassesOnOnlyCheckedPackets(t *testing.T) {
 // came with them.
 func TestAFilterPausesAfterWhatCameWithTheEnd(t *testing.T) {
 	pauses := 0
-	filter := NewFilter(iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7))), FilterOptions{Pause: func() { pauses++ }})
+	filter := &Filter{Source: iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7))), Pause: func() { pauses++ }}
 	if _, err := filter.Next(); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestInvariant44WhatIsNoMessageMayHaveALimitOfItsOwn(t *testing.T) {
 		"a message that opens": {[][]byte{packet(packets.PUBLISH, other+1)}, &TooLargeError{other + 1, other}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			filter := NewFilter(bytes.NewReader(slices.Concat(test.packets...)), FilterOptions{Limit: publish, Others: other})
+			filter := &Filter{Source: bytes.NewReader(slices.Concat(test.packets...)), Limit: publish, Others: other}
 			for _, err := filter.Next(); ; _, err = filter.Next() {
 				if err == nil {
 					continue
@@ -253,7 +253,7 @@ func TestTheBufferOfAFilterIsAsLargeAsWhatArrivesAndSmallAgainAfterwards(t *test
 		}
 		return 0, io.EOF
 	})
-	filter = NewFilter(source, FilterOptions{})
+	filter = &Filter{Source: source}
 	if err := drain(filter); err != io.EOF {
 		t.Fatal(err)
 	}
@@ -285,14 +285,14 @@ func TestALargePacketNeedsRoomAndGivesItBack(t *testing.T) {
 		"one is small before it is": {io.MultiReader(bytes.NewReader([]byte{0x30, 3, 0, 1, 'a'}), bytes.NewReader(packet)), size, io.EOF},
 	} {
 		taken, most := 0, 0
-		f := NewFilter(test.source, FilterOptions{Room: func(n int) error {
+		f := &Filter{Source: test.source, Room: func(n int) error {
 			if taken+n > test.limit {
 				return errFull
 			}
 			taken += n
 			most = max(most, taken)
 			return nil
-		}})
+		}}
 		err := drain(f)
 		if !errors.Is(err, test.want) || taken != 0 {
 			t.Errorf("%s: %v, and room for %d bytes is left over", name, err, taken)

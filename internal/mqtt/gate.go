@@ -40,16 +40,14 @@ func (g *Gate) Publish() *Publish { return &g.publish }
 // Puback is Publish for a PUBACK.
 func (g *Gate) Puback() *Puback { return &g.ack }
 
-// Check checks the next packet, which must be complete. It keeps only what Publish and Puback return. The error is nil or
+// Check checks the next packet, which must be complete and not empty. It keeps only what Publish and Puback return. The error is nil or
 // a [*Refusal]. Nothing is to be read after a Refusal or a DISCONNECT [MQTT-3.14.4-1].
 func (g *Gate) Check(packet []byte) error {
 	refusal := g.check(packet)
 	if refusal == nil {
 		return nil
 	}
-	if len(packet) > 0 {
-		refusal.Reason = nameOf(Type(packet)) + ": " + refusal.Reason
-	}
+	refusal.Reason = nameOf(Type(packet)) + ": " + refusal.Reason
 	return refusal
 }
 
@@ -61,9 +59,6 @@ func nameOf(kind byte) string {
 }
 
 func (g *Gate) check(packet []byte) *Refusal {
-	if _, _, ok := Size(packet); !ok {
-		return Refuse(Malformed, "the length of the packet is malformed") // [MQTT-1.5.5-1]
-	}
 	kind := Type(packet)
 	if refusal := g.checkTurn(packet, kind); refusal != nil {
 		return refusal
@@ -240,8 +235,6 @@ func RefusalIn(err error) *Refusal {
 		return refusal
 	case errors.As(err, &tooLarge):
 		return &Refusal{Code: PacketTooLarge, Reason: tooLarge.Error()}
-	case errors.Is(err, ErrHeader):
-		return &Refusal{Code: Malformed, Reason: err.Error()}
 	}
 	return nil
 }
