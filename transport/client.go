@@ -139,11 +139,7 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 	if c.closed {
 		return false
 	}
-	c.tasks.Add(1)
-	go func() {
-		defer c.tasks.Done()
-		task(c.life)
-	}()
+	c.tasks.Go(func() { task(c.life) })
 	return true
 }
 
