@@ -73,7 +73,7 @@ func TestDroppedCallsAreLoggedThoughOthersAlwaysWait(t *testing.T) {
 		d.logger(log.Logger())
 		turn := make(chan struct{})
 		for range maxCalls + 10 {
-			d.call(func() { <-turn })
+			d.call(func() { await.Receive(turn) })
 		}
 		turn <- struct{}{}
 		synctest.Wait()
