@@ -72,7 +72,7 @@ func (s *attachFlags) prepare(cmd *cobra.Command, process *process) (run storeRu
 		return run, err
 	}
 	// A store that served one broker after another would show clients of the second what clients of the first wrote.
-	s.store.folder = filepath.Join(serveFolder, "attach", url.QueryEscape(strings.ToLower(address.Host+address.Path)))
+	s.store.folder = filepath.Join("attach", url.QueryEscape(strings.ToLower(address.Host+address.Path)))
 	run.replicate = func() error {
 		options.Shared = true
 		settings := ReplicaSettings{PacketSize: options.MaxPacketSize}
@@ -86,10 +86,22 @@ func (s *attachFlags) prepare(cmd *cobra.Command, process *process) (run storeRu
 		if err != nil {
 			return nil, err
 		}
+		process.node.Describe(s.broker, where)
+		process.node.Serve(admin.Store{
+			Identity: store.Identity(), State: store.State, Attached: store.Stats,
+			Usage: func() server.Usage { return server.Usage{Store: store.Usage()} },
+		})
 		return servedStore(func(ctx context.Context) error {
 			working, cancel := context.WithCancel(ctx)
 			var tasks sync.WaitGroup
-			tasks.Go(func() { s.announce(working, cmd, process, store, where) })
+			tasks.Go(func() {
+				select {
+				case <-store.Ready():
+					process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", s.broker, where))
+					s.store.warnOfMemory(process.logger)
+				case <-working.Done():
+				}
+			})
 			err := store.Serve(ctx)
 			cancel()
 			tasks.Wait()
@@ -107,23 +119,6 @@ type servedStore func(context.Context) error
 
 // Serve implements standby.Store.
 func (s servedStore) Serve(ctx context.Context) error { return s(ctx) }
-
-// announce says when a store answers, unless ctx ends before.
-func (s *attachFlags) announce(
-	ctx context.Context, cmd *cobra.Command, process *process, store *attach.Store, where string,
-) {
-	process.node.Describe(s.broker, where)
-	process.node.Serve(admin.Store{
-		Identity: store.Identity(), State: store.State, Attached: store.Stats,
-		Usage: func() server.Usage { return server.Usage{Store: store.Usage()} },
-	})
-	select {
-	case <-store.Ready():
-		process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", s.broker, where))
-		s.store.warnOfMemory(process.logger)
-	case <-ctx.Done():
-	}
-}
 
 // options reads the files that flags name, and returns the options of the store.
 func (s *attachFlags) options() (options attach.Options, err error) {

@@ -88,9 +88,15 @@ func (c *connection) dial(
 	dialing, giveUp := context.WithCancelCause(dialing)
 	defer giveUp(nil)
 	if !waits {
-		options.Trace.ConnectFailed = withoutServer(address, func() {
-			giveUp(exitWith(exitUnreachable, errors.New("there is no server at any address")))
-		})
+		missing := 0 // addresses without a server, one after the other
+		options.Trace.ConnectFailed = func(failed transport.ConnectionStatus) {
+			if missing++; !mqtt.IsNoServer(failed.Err) {
+				missing = 0
+			}
+			if missing > strings.Count(address, ",") {
+				giveUp(exitWith(exitUnreachable, errors.New("there is no server at any address")))
+			}
+		}
 	}
 	client, err := transport.Dial(dialing, address, options)
 	if err == nil || dialing.Err() != nil || errors.As(err, new(*transport.ConnectionError)) {
@@ -101,20 +107,6 @@ func (c *connection) dial(
 		err = fmt.Errorf("--broker: %s", strings.TrimPrefix(err.Error(), "transport: "))
 	}
 	return nil, Usage(err)
-}
-
-// withoutServer returns a hook that calls giveUp when nothing listens at any address, one after the other.
-func withoutServer(address string, giveUp func()) func(transport.ConnectionStatus) {
-	servers, _ := mqtt.ParseAddresses(address) // Dial reports an error
-	missing := 0
-	return func(failed transport.ConnectionStatus) {
-		if missing++; !mqtt.IsNoServer(failed.Err) {
-			missing = 0
-		}
-		if missing == len(servers) {
-			giveUp()
-		}
-	}
 }
 
 // A clientRun is what a command does when it is connected. Each request has the time of --timeout.
@@ -173,7 +165,7 @@ func (f *certificateFlags) read() (*tls.Certificate, error) {
 		return nil, errors.New("a certificate needs both --tls-cert and --tls-key")
 	}
 	pair, err := mqtt.ReadCertificate(f.certificate, f.key)
-	return &pair, nameFlag(err)
+	return &pair, explain(err)
 }
 
 // ClientTLS returns the configuration for connections to a server. ca is the file with the
@@ -181,13 +173,12 @@ func (f *certificateFlags) read() (*tls.Certificate, error) {
 // the authorities of the system. read reads the certificate to show; nil means none. It is called now, so
 // that its errors come at the start, and for each connection, because certificates are replaced
 // before they expire. ClientTLS returns nil if there is neither ca nor read.
-func ClientTLS(caFlag, ca string, read func() (*tls.Certificate, error)) (*tls.Config, error) {
+func ClientTLS(caFlag, ca string, read func() (*tls.Certificate, error)) (config *tls.Config, err error) {
 	if ca == "" && read == nil {
 		return nil, nil
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	config = &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
-		var err error
 		if config.RootCAs, err = mqtt.ReadCertPool(ca); err != nil {
 			return nil, fmt.Errorf("%s: %w", caFlag, err)
 		}
@@ -204,24 +195,21 @@ func ClientTLS(caFlag, ca string, read func() (*tls.Certificate, error)) (*tls.C
 // fromInput returns what read reads from standard input, or the cause of ctx when that ends. The goroutine
 // that reads stays blocked then, because a read from a terminal cannot be cancelled; the process ends next.
 func fromInput(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
-	type input struct {
-		content []byte
-		err     error
-	}
-	done := make(chan input, 1)
+	var content []byte
+	var failed error
+	reading, done := context.WithCancel(ctx)
 	go func() {
-		content, err := read()
-		done <- input{content, err}
+		defer done()
+		content, failed = read()
 	}()
-	select {
-	case got := <-done:
-		if got.err != nil {
-			return nil, fmt.Errorf("standard input: %w", got.err)
-		}
-		return got.content, nil
-	case <-ctx.Done():
+	<-reading.Done()
+	switch {
+	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
+	case failed != nil:
+		return nil, fmt.Errorf("standard input: %w", failed)
 	}
+	return content, nil
 }
 
 // readLine reads the first line of standard input, without its line break.

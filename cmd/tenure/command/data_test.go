@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/url"
 	"os"
 	"os/exec"
@@ -12,14 +13,19 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/journal"
+	"github.com/tenurelock/tenure/transport"
 )
 
 func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
+	ofUser := func(xdg string) []string {
+		return []string{"STATE_DIRECTORY=", "HOME=" + in("home"), "LocalAppData=" + in("home/.local/state"), "XDG_STATE_HOME=" + xdg}
+	}
 	for _, test := range []struct {
 		name        string
 		environment []string
@@ -31,8 +37,9 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 		{"--data, and a directory of systemd", []string{"STATE_DIRECTORY=" + in("systemd")}, []string{"serve", "--data", in("other")}, in("other")},
 		{"the directory of systemd", []string{"STATE_DIRECTORY=" + in("unit")}, []string{"serve"}, in("unit")},
 		{"several directories of systemd", []string{"STATE_DIRECTORY=" + in("first") + string(filepath.ListSeparator) + in("second")}, []string{"serve"}, in("first")},
-		{"the home directory", []string{"STATE_DIRECTORY=", "HOME=" + in("home"), "USERPROFILE=" + in("home")}, []string{"serve"}, in("home/.local/state/tenure")},
-		{"attached, the home directory", []string{"STATE_DIRECTORY=", "HOME=" + in("home"), "USERPROFILE=" + in("home")}, []string{"attach"}, in("home/.local/state/tenure/attach/BROKER")},
+		{"the home directory", ofUser("a/relative/path"), []string{"serve"}, in("home/.local/state/tenure")},
+		{"the user's directory for state", ofUser(in("xdg")), []string{"serve"}, map[bool]string{false: in("xdg/tenure"), true: in("home/.local/state/tenure")}[runtime.GOOS == "windows"]},
+		{"attached, the home directory", ofUser("a/relative/path"), []string{"attach"}, in("home/.local/state/tenure/attach/BROKER")},
 		{"attached, in memory", nil, []string{"attach", "--memory"}, "memory only"},
 		{"attached, the directory of systemd", []string{"STATE_DIRECTORY=" + in("attached")}, []string{"attach"}, in("attached")},
 	} {
@@ -128,6 +135,39 @@ func TestTheDataOfAStoreIsCheckedBackedUpRestoredAndExported(t *testing.T) {
 	other := dialTest(t, address, "other")
 	if entry, err := other.Get(ctx, "press-7/setpoint"); err != nil || string(entry.Value) != "42" {
 		t.Errorf("restored: %+v, %v", entry, err)
+	}
+}
+
+func TestALeaseAndAFenceSurviveTheEndOfTheStore(t *testing.T) {
+	t.Parallel()
+	arguments := []string{"serve", "--addr", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data")}
+	store := begin(t, arguments...)
+	address := store.mustPrint(`listening on (\S+) .*`)
+	client := dialTest(t, address, "holder")
+	old := hlc.Token(mustSet(t, client, "press-6", ""))
+	token, err := acquireAs(t, client, "press-7").Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard := func(client *transport.Client, token hlc.Token) error {
+		_, err := client.Set(t.Context(), "setpoint", []byte("1"), transport.SetOptions{FencingToken: token})
+		return err
+	}
+	if err := guard(client, token); err != nil {
+		t.Fatal(err)
+	}
+	store.mustEndAfter(os.Kill, 137)
+	arguments[2] = strings.TrimPrefix(address, "mqtt://")
+	begin(t, arguments...).mustPrint("listening on .*")
+	other := dialTest(t, address, "other")
+	if err := guard(other, old); !errors.Is(err, transport.ErrFencingTokenLower) {
+		t.Errorf("a write with an older token: %v", err)
+	}
+	if err := guard(other, token); err != nil {
+		t.Errorf("a write with the token of the tenure: %v", err)
+	}
+	if got := invoke(t, "", "holder", "--broker", address, "press-7"); got.stdout != "holder\n" {
+		t.Errorf("the lease: %+v", got)
 	}
 }
 

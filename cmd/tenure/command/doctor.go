@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -48,7 +47,7 @@ func (f *doctorFlags) run(cmd *cobra.Command, _ []string) (err error) {
 	defer stop()
 	options := doctor.Options{
 		Timeout: f.timeout, ReadOnly: f.readOnly, Prefix: strings.TrimSuffix(f.prefix, "/"),
-		Named: nameFlag,
+		Named: explain,
 	}
 	if options.Address, options.Client, err = f.options(logger); err != nil {
 		return err
@@ -57,9 +56,8 @@ func (f *doctorFlags) run(cmd *cobra.Command, _ []string) (err error) {
 	if !f.asJSON {
 		options.OnStep = func(step doctor.Step) { printStep(w, step) }
 	}
-	began, ctx := time.Now(), cmd.Context()
-	report := doctor.Run(ctx, options)
-	if ctx.Err() != nil {
+	report := doctor.Run(cmd.Context(), options)
+	if cmd.Context().Err() != nil {
 		return errors.New("not all steps were done")
 	}
 	failure := report.FirstFailure()
@@ -67,8 +65,7 @@ func (f *doctorFlags) run(cmd *cobra.Command, _ []string) (err error) {
 	case f.asJSON:
 		err = output.JSON(w, report)
 	case failure == nil:
-		took := time.Since(began).Round(time.Millisecond)
-		_, err = fmt.Fprintf(w, "\nThe store can be used; warnings: %d, in %v.\n", report.Warnings(), took)
+		_, err = fmt.Fprintf(w, "\nThe store can be used; warnings: %d.\n", report.Warnings())
 	}
 	if err != nil || failure == nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/electapi"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/watchdog"
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/lease"
 )
@@ -49,7 +50,8 @@ machine whether it leads. docs/elect.md has the rules, and clients in Python, No
 
 // run campaigns, and answers programs until the last term has ended.
 func (e *electFlags) run(ctx, _ context.Context, p *holderProcess, o lease.Options) error {
-	api := electapi.New(electapi.Options{Watchdog: e.openWatchdog, Logger: p.logger})
+	openDog := func() (*watchdog.Dog, error) { return e.watchdog.Open(e.ttl, p.logger) }
+	api := electapi.New(electapi.Options{Watchdog: openDog, Logger: p.logger})
 	options := e.options(o)
 	options.Observer = api.Observe
 	elector, err := election.New(p.client, p.name, options)

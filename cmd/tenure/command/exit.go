@@ -59,13 +59,8 @@ func (e *exitError) Unwrap() error { return e.error }
 // to say.
 func exitWith(code int, err error) error { return &exitError{code, cmp.Or(err, errors.New(""))} }
 
-// Usage marks err as a mistake of the caller, such as flags that contradict each other. nil stays nil.
-func Usage(err error) error {
-	if err == nil {
-		return nil
-	}
-	return exitWith(exitUsage, err)
-}
+// Usage marks err as a mistake of the caller, such as flags that contradict each other.
+func Usage(err error) error { return exitWith(exitUsage, err) }
 
 // usagef is Usage for an error of its own.
 func usagef(format string, arguments ...any) error { return Usage(fmt.Errorf(format, arguments...)) }
@@ -124,8 +119,6 @@ func exitCode(err error) int {
 	var exit *exitError
 	var interrupted *interruptedError
 	var connect *transport.ConnectionError
-	var refused *transport.RefusedError
-	var rejected *transport.RejectedError
 	var waited *timeoutError
 	switch {
 	case err == nil:
@@ -144,7 +137,7 @@ func exitCode(err error) int {
 		return exitUnreachable // it may answer later
 	case errors.As(err, &connect) && !connect.Ended && slices.Contains(refusals, connect.Code),
 		errors.Is(err, transport.ErrNotAuthorized), errors.Is(err, transport.ErrQuotaExceeded),
-		errors.As(err, &refused), errors.As(err, &rejected):
+		errors.As(err, new(*transport.RefusedError)), errors.As(err, new(*transport.RejectedError)):
 		return exitRefused
 	case errors.As(err, &connect), errors.Is(err, transport.ErrNoStore), errors.Is(err, transport.ErrNotSent),
 		errors.Is(err, transport.ErrOutcomeUnknown):

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -108,6 +107,7 @@ type holderProcess struct {
 	client   *transport.Client
 	signals  chan os.Signal // to pass on
 	hasChild atomic.Bool
+	ended    atomic.Bool     // the child, by itself: the work is done
 	givenUp  context.Context // ends with a further signal to end, when there is no child
 	manager  *systemd.Manager
 	socket   atomic.Pointer[net.TCPConn] // to the broker, with --instant
@@ -195,14 +195,10 @@ func findProgram(name string) (path string, err error) {
 	if path, err = exec.LookPath(name); err == nil {
 		path, err = filepath.Abs(path)
 	}
-	code := supervise.CodeNotExecutable
-	switch {
-	case err == nil:
-		return path, nil
-	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
-		code = supervise.CodeNotFound
+	if err != nil {
+		err = exitWith(supervise.StartCode(err), fmt.Errorf("cannot start the program: %w", err))
 	}
-	return "", exitWith(code, fmt.Errorf("cannot start the program: %w", err))
+	return path, err
 }
 
 // endSignals are the signals that ask this process to end.
@@ -229,44 +225,40 @@ func (e *endSignals) use(end, hasChild bool, now time.Time) (pass, giveUp bool) 
 
 // catchSignals returns a context that ends with the first signal that asks this process to end. All
 // other signals, and those after it, are for the child. Without a child, the next one that asks for
-// the end ends givenUp.
+// the end ends givenUp. After a child that ended by itself, the first one does so, a second later.
 func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(parent) // which a signal may have ended before this process catches the others
 	givenUp, giveUp := context.WithCancel(context.Background())
 	h.givenUp = givenUp
 	caught, stop := supervise.CatchSignals()
 	terminal := supervise.HasTerminal()
-	finished, done := make(chan struct{}), make(chan struct{})
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		var ends endSignals
-		for {
-			select {
-			case s := <-caught:
-				// A terminal that closes ends what waits in it. A service that stands by has nothing to reload.
-				hasChild := h.hasChild.Load()
-				end := supervise.IsEnd(s) || supervise.IsHangup(s) && terminal && !hasChild
-				pass, late := ends.use(end, hasChild, time.Now())
-				if pass {
-					select {
-					case h.signals <- s:
-					default: // sixteen wait: the child is not reading them
-					}
-					continue
+		for s := range caught {
+			// A terminal that closes ends what waits in it. A service that stands by has nothing to reload.
+			hasChild := h.hasChild.Load()
+			end := supervise.IsEnd(s) || supervise.IsHangup(s) && terminal && !hasChild
+			pass, late := ends.use(end, hasChild, time.Now())
+			if pass {
+				select {
+				case h.signals <- s:
+				default: // sixteen wait: the child is not reading them
 				}
-				cancel(&interruptedError{signal: s.(syscall.Signal)}) // ctx may have ended with parent, by the same signal
-				if late {
-					giveUp()
-				}
-			case <-finished:
-				return
+				continue
+			}
+			cancel(&interruptedError{signal: s.(syscall.Signal)}) // ctx may have ended with parent, by the same signal
+			if late {
+				giveUp()
+			} else if h.ended.Load() {
+				time.AfterFunc(time.Second, giveUp)
 			}
 		}
 	}()
 	return ctx, func() {
-		close(finished)
-		<-done
 		stop()
+		<-done
 		giveUp()
 		cancel(nil)
 	}
@@ -314,7 +306,7 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 	h.hasChild.Store(true)
 	status, err := supervise.Run(ctx, tenure, options)
 	h.hasChild.Store(false)
-	if supervise.IsTooLarge(err) { // another try would end the same way
+	if errors.Is(err, syscall.E2BIG) { // another try would end the same way
 		err = exitWith(supervise.CodeNotExecutable,
 			fmt.Errorf("cannot start %s: its arguments and its environment are too large: %w", h.args[0], err))
 	}
@@ -325,6 +317,7 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 	if status.Stopped {
 		return status, nil
 	}
+	h.ended.Store(true)
 	if err := h.confirm(tenure); err != nil {
 		err = fmt.Errorf("the lease was lost while the child ran, which ended by itself (%v): %w", status, err)
 		return status, exitWith(exitLost, err)

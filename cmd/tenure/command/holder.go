@@ -3,6 +3,8 @@ package command
 import (
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,16 +45,13 @@ func (h *holderFlags) run(cmd *cobra.Command, client *transport.Client, argument
 		return err
 	case h.watch:
 		return h.follow(cmd, l)
-	case h.asJSON:
-		err = output.JSON(cmd.OutOrStdout(), reportHolder(l.Name(), now))
-		if err == nil && !now.Held {
-			err = exitWith(exitMissing, nil)
-		}
-		return err
-	case !now.Held:
+	case !now.Held && !h.asJSON:
 		return exitWith(exitMissing, fmt.Errorf("no process holds %q", l.Name()))
 	}
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), output.Clean(now.Name))
+	err = h.print(cmd.OutOrStdout(), "", l.Name(), now)
+	if err == nil && !now.Held {
+		err = exitWith(exitMissing, nil)
+	}
 	return err
 }
 
@@ -66,17 +65,7 @@ func (h *holderFlags) follow(cmd *cobra.Command, l *lease.Lease) error {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: the holder is not known: %s\n", cmd.Root().Name(), oneLine(err.Error()))
 			continue
 		}
-		report, text := reportHolder(l.Name(), holder), "none"
-		report.Time = time.Now().Format(timeLayout)
-		if holder.Held {
-			text = output.Clean(holder.Name)
-		}
-		if h.asJSON {
-			err = output.JSON(cmd.OutOrStdout(), report)
-		} else {
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), report.Time, text)
-		}
-		if err != nil {
+		if err := h.print(cmd.OutOrStdout(), time.Now().Format(timeLayout), l.Name(), holder); err != nil {
 			return err
 		}
 	}
@@ -93,9 +82,15 @@ type holderReport struct {
 	Version string `json:"version,omitempty"`
 }
 
-func reportHolder(name string, holder lease.Holder) holderReport {
-	if !holder.Held {
-		return holderReport{Name: name}
+// print prints the holder of a lease, with the time of a change if at is not empty.
+func (h *holderFlags) print(w io.Writer, at, name string, holder lease.Holder) error {
+	if h.asJSON {
+		return output.JSON(w, holderReport{at, name, holder.Held, holder.Name, holder.Value, versionOf(holder.Version)})
 	}
-	return holderReport{Name: name, Held: true, Holder: holder.Name, Value: holder.Value, Version: versionOf(holder.Version)}
+	text := "none"
+	if holder.Held {
+		text = output.Clean(holder.Name)
+	}
+	_, err := fmt.Fprintln(w, strings.TrimSpace(at+" "+text))
+	return err
 }

@@ -167,6 +167,7 @@ func TestLockIsQuietWithoutATerminal(t *testing.T) {
 		{"--wait 0 free -- true", false},
 		{"--wait 0 -E 0 held -- true", false},
 		{"--log-level info free -- true", true},
+		{"--quiet=false free -- true", true},
 	} {
 		got := tenure(t, "", nil, append([]string{"lock", "--broker", address}, strings.Fields(test.line)...)...)
 		if got.code != 0 || got.stdout != "" || (got.stderr != "") != test.says {

@@ -19,6 +19,7 @@ type lockFlags struct {
 	holdFlags
 	wait, atLeast time.Duration
 	once          bool // --wait is 0
+	quiet         bool
 	ownCode       bool // conflictCode is given
 	conflictCode  uint8
 }
@@ -44,7 +45,7 @@ job a second time: until then the lease is renewed, and a signal lets it run out
 			given := cmd.Flags().Changed
 			l.once = l.wait == 0 && given("wait")
 			l.ownCode = given("conflict-exit-code")
-			if !output.IsTerminal(cmd.ErrOrStderr()) {
+			if l.quiet || !given("quiet") && !output.IsTerminal(cmd.ErrOrStderr()) {
 				l.level = slog.LevelWarn
 			}
 			return l.hold(cmd, arguments, l.wait, l.run)
@@ -57,6 +58,7 @@ job a second time: until then the lease is renewed, and a signal lets it run out
 	flags.DurationVar(&l.atLeast, "at-least", 0, "how long to hold the lease at least, if the child ends earlier")
 	flags.Uint8VarP(&l.conflictCode, "conflict-exit-code", "E", 0,
 		"exit code in place of 100 and 101; 0: that another has the lease is no failure, and nothing is said")
+	flags.BoolVar(&l.quiet, "quiet", false, "log warnings and errors only; default: if standard error is no terminal")
 	return cmd
 }
 

@@ -8,9 +8,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/creack/pty"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
 	"github.com/tenurelock/tenure/internal/await"
@@ -125,6 +129,59 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 		if got.code != test.code || !strings.Contains(got.stdout+got.stderr, test.want) {
 			t.Errorf("health --admin %s: %+v, want exit code %d and %q", test.admin, got, test.code, test.want)
 		}
+	}
+}
+
+func TestTopShowsTheLeasesOnceOrUntilTheUserEndsIt(t *testing.T) {
+	t.Parallel()
+	_, store, page := beginWithPage(t, "serve", "--memory", "--addr", "127.0.0.1:0")
+	page = strings.TrimPrefix(page, "http://")
+	acquireAs(t, dialTest(t, store, "gateway-a"), "press-7/active")
+	acquireAs(t, dialTest(t, store, "gateway-b"), "press-8/active\x1b[2J")
+	waits := dialTest(t, store, "gateway-d")
+	watch, err := waits.WatchWaiting("press-7/active")
+	if err != nil {
+		t.Fatal(err)
+	}
+	await.Receive(watch.Changes())
+	var got outcome
+	shows := func(columns string) {
+		t.Helper()
+		shown := regexp.MustCompile(`press-7/active +gateway-a +\d+s +(1m0|5\d)\S* +` + columns + `\n`)
+		await.Until(func() bool { // the page learns of a lease a moment later
+			got = invoke(t, "", "top", "--admin", page)
+			return shown.MatchString(got.stdout)
+		})
+	}
+	shows("1")
+	_ = waits.Close()
+	shows(`0: no standby \(gateway-d gone since 20.*\)`)
+	if got.code != 0 || !strings.Contains(got.stdout, `press-8/active\x1b[2J`) {
+		t.Errorf("%+v", got)
+	}
+	got = invoke(t, "", "top", "--admin", page, "press-7/active", "no-such-lease")
+	if got.code != 0 || !strings.Contains(got.stdout, "press-7/active") || strings.Contains(got.stdout, "press-8/active") {
+		t.Errorf("two names: %+v", got)
+	}
+	if got := invoke(t, "", "top", "--admin", strings.TrimPrefix(store, "mqtt://")); got.code != exitUnreachable || !strings.Contains(got.stderr, "status page does not answer") {
+		t.Errorf("%+v", got)
+	}
+	cmd := exec.Command(built.Path(t), "top", "--admin", page)
+	screen, err := pty.StartWithSize(cmd, &pty.Winsize{Cols: 90, Rows: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer screen.Close()
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	until(t, screen, "\x1b[H\x1b[J")
+	until(t, screen, "no standby")
+	acquireAs(t, dialTest(t, store, "gateway-c"), "press-9/active")
+	until(t, screen, "gateway-c")
+	if _, err := screen.WriteString("\x03"); err != nil {
+		t.Fatal(err)
+	}
+	if err := await.Result(cmd.Wait); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -40,14 +40,13 @@ of users and rules. A terminal does not show the password.`,
 
 // readPassword reads a password from standard input, which may be a terminal.
 func readPassword(cmd *cobra.Command) ([]byte, error) {
-	file, isFile := cmd.InOrStdin().(*os.File)
-	if !isFile || !output.IsTerminal(file) {
+	if !output.IsTerminal(cmd.InOrStdin()) {
 		return readLine(cmd)
 	}
-	fd := int(file.Fd())
+	fd := int(cmd.InOrStdin().(*os.File).Fd())
 	before, err := term.GetState(fd)
 	if err != nil {
-		return nil, fmt.Errorf("terminal: %w", err)
+		return nil, err
 	}
 	fmt.Fprint(cmd.ErrOrStderr(), "Password: ")
 	defer fmt.Fprintln(cmd.ErrOrStderr()) // the terminal does not show the newline that was typed

@@ -192,7 +192,7 @@ func (f *pageFlags) start(cmd *cobra.Command, process *process, mode string) (st
 		About: admin.About{Mode: mode, Version: programVersion(), Commit: commit},
 	})
 	if err != nil {
-		return nil, explainListen("--admin", fmt.Errorf("--admin: %w", err))
+		return nil, fmt.Errorf("--admin: %w", err)
 	}
 	process.page = listening.URL()
 	stopping := context.AfterFunc(cmd.Context(), process.node.Stop)

@@ -284,6 +284,25 @@ func TestTheDeadlineMayPassWhileTheStoreIsAskedOnceMore(t *testing.T) {
 	}
 }
 
+// Where the broker hangs once the child has ended by itself, a signal ends the wait for it long before --timeout.
+func TestASignalEndsTheWaitForTheReleaseAfterTheChild(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"lock", "run"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			store := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0")
+			address := store.mustPrint(`listening on (\S+) .*`)
+			stop := fmt.Sprintf("kill -STOP %d", store.cmd.Process.Pid)
+			r := begin(t, command, "--broker", address, "--ttl", "5m", "--timeout", "5m", "--log-level", "info", "jobs", "--", "sh", "-c", stop)
+			await.Until(func() bool { return strings.Contains(r.stderr.String(), "the child ended") })
+			r.mustEndAfter(os.Interrupt, 0)
+			if log := r.stderr.String(); !strings.Contains(log, "the lease could not be released") {
+				t.Errorf("the log is %s", log)
+			}
+		})
+	}
+}
+
 func TestWhatBecomesOfASignal(t *testing.T) {
 	const end, child, pass, giveUp = true, true, true, true
 	began := time.Now()

@@ -27,6 +27,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
 	"github.com/tenurelock/tenure/internal/optionerror"
+	"github.com/tenurelock/tenure/server"
 )
 
 // Program is a command with all that a store on one machine needs, and with what a larger one adds.
@@ -55,15 +56,14 @@ var words = regexp.MustCompile(`([a-z])([A-Z])`)
 func (p Program) Main() {
 	supervise.Intercept()
 	ctx, stop := untilSignal(context.Background())
-	defer stop()
 	code, text, err := p.execute(ctx, p.Command())
 	if text != "" {
 		stderr := logwriter.New(os.Stderr, logQueue) // its reader may have stopped
 		fmt.Fprintf(stderr, "%s: %s\n", p.Name, text)
 		stderr.Close(logFlush)
 	}
+	stop()
 	if code != 0 {
-		stop()
 		if interrupted := (*interruptedError)(nil); code == exitInterrupt && errors.As(err, &interrupted) {
 			supervise.EndByInterrupt(interrupted.byKey)
 		}
@@ -79,22 +79,25 @@ func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
-		select {
-		case s := <-signals:
+		if s, caught := <-signals; caught {
 			cancel(&interruptedError{signal: s.(syscall.Signal)})
-		case <-ctx.Done():
 		}
 	})
 	return ctx, func() {
 		signal.Stop(signals)
-		cancel(nil)
+		close(signals)
 		waiting.Wait()
+		cancel(nil)
 	}
 }
 
 // execute runs a command. It returns the exit code, what to print on standard error, and the error.
 func (p Program) execute(ctx context.Context, root *cobra.Command) (code int, text string, err error) {
-	checkTopics(root)
+	// cobra v1.10.2: without this, "completion" with a wrong shell prints its help, which a shell would take for a
+	// script, before it looks at its arguments.
+	root.InitDefaultCompletionCmd()
+	completion, _, _ := root.Find([]string{"completion"})
+	completion.Run = func(cmd *cobra.Command, _ []string) { _ = cmd.Help() }
 	entered := false
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		err := bindSettings(cmd)
@@ -108,7 +111,7 @@ func (p Program) execute(ctx context.Context, root *cobra.Command) (code int, te
 	if errors.As(err, new(*pflag.NotExistError)) {
 		err = fmt.Errorf("%w; usage: %s", err, cmd.UseLine()) // a flag of the child goes after --
 	}
-	err = afterSignal(ctx, nameFlag(err))
+	err = afterSignal(ctx, explain(err))
 	if text = err.Error(); entered {
 		text = oneLine(text)
 	} else {
@@ -118,16 +121,21 @@ func (p Program) execute(ctx context.Context, root *cobra.Command) (code int, te
 	return exitCode(err), output.CleanLines(settings.Explain(cmd.Flags(), text)), err
 }
 
-// nameFlag returns err with the name of a flag, if a package has refused the option of one: MaxClients is
-// --max-clients.
-func nameFlag(err error) error {
+// explain returns err with what to do about it in terms of the command, and with the name of a flag, if a package has
+// refused the option of one: MaxClients is --max-clients.
+func explain(err error) error {
 	refused := (*optionerror.Error)(nil)
-	if !errors.As(err, &refused) {
-		return err
+	switch {
+	case errors.Is(err, server.ErrInsecure):
+		return usagef("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err)
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%w by another process: stop that, or give another address", err)
+	case errors.As(err, &refused):
+		field := refused.Field[strings.LastIndexByte(refused.Field, '.')+1:]
+		flag := strings.ToLower(words.ReplaceAllString(field, "$1-$2"))
+		return usagef("%s", refused.Text("--"+cmp.Or(optionFlags[refused.Package+"."+refused.Field], flag)))
 	}
-	field := refused.Field[strings.LastIndexByte(refused.Field, '.')+1:]
-	flag := strings.ToLower(words.ReplaceAllString(field, "$1-$2"))
-	return usagef("%s", refused.Text("--"+cmp.Or(optionFlags[refused.Package+"."+refused.Field], flag)))
+	return err
 }
 
 // oneLine returns the text of an error as one line that a terminal can show: a broker or a store may
@@ -156,7 +164,7 @@ func (p Program) Command() *cobra.Command {
 	root.AddCommand(
 		serveCommand(p.Serve), attachCommand(p.Attach), passwordCommand(),
 		getCommand(), setCommand(), delCommand(), vdelCommand(),
-		runCommand(), electCommand(), lockCommand(), holderCommand(), switchoverCommand(), releaseCommand(),
+		runCommand(), electCommand(), lockCommand(), holderCommand(), topCommand(), switchoverCommand(), releaseCommand(),
 		doctorCommand(), healthCommand(),
 		checkCommand(), backupCommand(), restoreCommand(), exportCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit code of a command says", Long: exitHelp},
@@ -169,28 +177,6 @@ func (p Program) Command() *cobra.Command {
 		}
 	}
 	return root
-}
-
-// checkTopics makes the commands that cobra adds refuse arguments that they do not know. cobra v1.10.2:
-// left alone, both end with 0, and a shell would take the help of completion for a script.
-func checkTopics(root *cobra.Command) {
-	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
-	for _, cmd := range root.Commands() {
-		switch cmd.Name() {
-		case "help":
-			cmd.Args = func(_ *cobra.Command, topic []string) error {
-				_, rest, err := root.Find(topic)
-				if err == nil && len(rest) > 0 {
-					err = fmt.Errorf("unknown help topic %q", strings.Join(topic, " "))
-				}
-				return err
-			}
-		case "completion":
-			// Without a function, a command prints its help before it looks at its arguments.
-			cmd.Run = func(cmd *cobra.Command, _ []string) { _ = cmd.Help() }
-		}
-	}
 }
 
 // bindSettings gives flags the values of the environment and of the configuration file, and warns of

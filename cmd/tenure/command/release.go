@@ -56,10 +56,10 @@ func (r *releaseFlags) run(cmd *cobra.Command, client *transport.Client, argumen
 		return err
 	}
 	holder, err := l.Holder(ctx)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if !holder.Held {
+	case !holder.Held:
 		return exitWith(exitMissing, fmt.Errorf("no process holds %q", name))
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), `%q is held by %q (value %q, last renewed at %s).

@@ -19,7 +19,7 @@ type candidateFlags struct {
 	holdFlags
 	election election.Options
 	health   string
-	watchdog string
+	watchdog watchdog.Setting
 }
 
 func (c *candidateFlags) register(flags *pflag.FlagSet) {
@@ -30,7 +30,7 @@ func (c *candidateFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&c.health, "health", "", "line for "+supervise.Shell+" that ends with 0 while this node can lead")
 	flags.DurationVar(&e.HealthEvery, "health-every", 0, "pause between two calls of --health; default: a third of --ttl")
 	flags.DurationVar(&e.HealthTimeout, "health-timeout", 0, "how long --health may take; default: a third of --ttl")
-	flags.StringVar(&c.watchdog, "watchdog", "", "device that resets a leader that hangs, such as /dev/watchdog")
+	flags.Func("watchdog", "device that resets a leader that hangs: off, /dev/watchdog, or auto:/dev/watchdog", c.watchdog.Set)
 }
 
 // runFlags are the flags of run.
@@ -69,9 +69,9 @@ func (c *candidateFlags) check() error {
 	switch {
 	case e.Rank < 0 || min(e.FailBackAfter, e.HealthEvery, e.HealthTimeout) < 0:
 		return errors.New("--rank, --fail-back, --health-every and --health-timeout cannot be negative")
-	case c.watchdog != "" && c.ttl < watchdog.LeastTTL:
+	case c.watchdog.Device != "" && c.ttl < watchdog.LeastTTL:
 		return fmt.Errorf("--watchdog needs a --ttl of %v at least: devices count in seconds", watchdog.LeastTTL)
-	case c.watchdog != "" && c.after != "" && c.grace >= watchdog.Timeout(c.ttl):
+	case c.watchdog.Device != "" && c.after != "" && c.grace >= watchdog.Timeout(c.ttl):
 		return fmt.Errorf("--watchdog would reset this machine while --after runs: make --grace shorter than %v, a quarter of --ttl",
 			watchdog.Timeout(c.ttl))
 	case c.health == "" && (e.HealthEvery != 0 || e.HealthTimeout != 0):
@@ -90,14 +90,6 @@ func (c *candidateFlags) options(o lease.Options) election.Options {
 	options.TTL, options.Lease, options.Logger = o.TTL, o, o.Logger
 	options.Lease.TTL = 0
 	return options
-}
-
-// openWatchdog opens the watchdog of a term, which does not start without; nil: none is wanted.
-func (c *candidateFlags) openWatchdog() (*watchdog.Dog, error) {
-	if c.watchdog == "" {
-		return nil, nil
-	}
-	return watchdog.Open(c.watchdog, c.ttl)
 }
 
 // errChildEnded is the cause of the end of an election whose child ended by itself.
@@ -123,7 +115,7 @@ func (r *runFlags) run(ctx, _ context.Context, p *holderProcess, o lease.Options
 		if err != nil {
 			return err
 		}
-		dog, err := r.openWatchdog()
+		dog, err := r.watchdog.Open(r.ttl, p.logger)
 		if err != nil {
 			return err
 		}

@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -11,7 +10,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -38,7 +36,7 @@ type serveFlags struct {
 
 // serveCommand returns the command serve, with replication unless that is nil.
 func serveCommand(replication Replication) *cobra.Command {
-	s := serveFlags{store: storeFlags{replication: replication, folder: serveFolder}}
+	s := serveFlags{store: storeFlags{replication: replication}}
 	serve := &cobra.Command{
 		Use:   "serve",
 		Short: "Run an MQTT broker with a state store inside, until interrupted",
@@ -98,7 +96,7 @@ func (s *serveFlags) prepare(cmd *cobra.Command, process *process) (run storeRun
 		options.Journal, options.Listener = journal, socket
 		listening, err := server.Open(ctx, options)
 		if err != nil {
-			return nil, explainServe(err)
+			return nil, err
 		}
 		process.node.Describe(s.url(listening.Addr()), where)
 		process.node.Serve(admin.Store{
@@ -114,11 +112,11 @@ func (s *serveFlags) prepare(cmd *cobra.Command, process *process) (run storeRun
 // replicate stands by and serves until the command is interrupted.
 func (s *serveFlags) replicate(cmd *cobra.Command, process *process, run storeRun) (err error) {
 	if err := s.Check(); err != nil {
-		return explainServe(err)
+		return err
 	}
 	socket, err := standby.Listen(s.Addr)
 	if err != nil {
-		return explainServe(err)
+		return err
 	}
 	defer socket.Close()
 	settings := ReplicaSettings{PacketSize: s.MaxPacketSize}
@@ -151,22 +149,6 @@ func (s *serveFlags) url(address net.Addr) string {
 		return "mqtts://" + address.String()
 	}
 	return "mqtt://" + address.String()
-}
-
-// explainServe adds to why a server cannot run what to do about it.
-func explainServe(err error) error {
-	if errors.Is(err, server.ErrInsecure) {
-		return usagef("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err)
-	}
-	return explainListen("--addr", err)
-}
-
-// explainListen adds to why the address of a flag cannot be had what to do about it.
-func explainListen(flag string, err error) error {
-	if errors.Is(err, syscall.EADDRINUSE) {
-		err = fmt.Errorf("%w by another process: stop that, or give another %s", err, flag)
-	}
-	return err
 }
 
 // readFiles reads the files that flags name, and returns how to read them again.

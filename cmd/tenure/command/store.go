@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -23,8 +24,6 @@ const (
 --memory: give --hold-off with the longest TTL in use then.`
 	// inMemory is what the first line says in place of a directory.
 	inMemory = "memory only"
-	// serveFolder is where serve keeps its data by default, in the home directory.
-	serveFolder = ".local/state/tenure"
 )
 
 // storeFlags are the flags that serve and attach share: the rules, the limits and the data of the store.
@@ -36,7 +35,7 @@ type storeFlags struct {
 
 	page        pageFlags
 	replication Replication // nil: there is none
-	folder      string      // of the data by default, in the home directory
+	folder      string      // below Directory, for the data by default
 }
 
 // register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means.
@@ -124,7 +123,7 @@ func (s *storeFlags) run(
 func (s *storeFlags) serve(cmd *cobra.Command, process *process, run storeRun) (err error) {
 	where, data := inMemory, statestore.Journal(nil)
 	if !s.memory {
-		if where, err = directory(s.dir, s.folder); err != nil {
+		if where, err = Directory(s.dir, s.folder); err != nil {
 			return err
 		}
 		if _, err := os.Stat(filepath.Join(where, "member")); err == nil {
@@ -155,26 +154,31 @@ func stopped(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// Directory returns where a store keeps its data: what --data says, or the default.
-func Directory(dir string) (string, error) { return directory(dir, serveFolder) }
-
-func directory(dir, folder string) (string, error) {
+// Directory returns where a store keeps its data: what --data says, or a default, which has folders.
+func Directory(dir string, folders ...string) (string, error) {
 	if dir != "" {
 		return filepath.Abs(dir)
 	}
 	if dirs := filepath.SplitList(os.Getenv("STATE_DIRECTORY")); len(dirs) > 0 && filepath.IsAbs(dirs[0]) {
 		return dirs[0], nil // of several, systemd names the first one first
 	}
-	home, err := os.UserHomeDir()
+	state, err := os.Getenv("XDG_STATE_HOME"), error(nil)
+	switch {
+	case runtime.GOOS == "windows":
+		state, err = os.UserCacheDir() // %LocalAppData%
+	case !filepath.IsAbs(state): // which the XDG Base Directory Specification says to ignore
+		state, err = os.UserHomeDir()
+		state = filepath.Join(state, ".local", "state")
+	}
 	if err != nil {
 		return "", usagef("no directory for the data: %w; give --data, or --memory to keep nothing", err)
 	}
-	return filepath.Join(home, folder), nil
+	return filepath.Join(append([]string{state, "tenure"}, folders...)...), nil
 }
 
 // DirectoryFlag adds the flag --data, for Directory. usage says what is in the directory.
 func DirectoryFlag(flags *pflag.FlagSet, dir *string, usage string) {
-	flags.StringVar(dir, "data", "", usage+"; default: $STATE_DIRECTORY, or in ~/"+serveFolder)
+	flags.StringVar(dir, "data", "", usage+"; default: $STATE_DIRECTORY, or tenure in the user's state")
 }
 
 // BytesFlag adds a flag for a number of bytes, like 512MiB. What is at the pointer is the default.

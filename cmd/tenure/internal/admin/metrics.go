@@ -297,9 +297,6 @@ func (s *scrape) serverMetrics() {
 		"Wills that were requests, and were given to the store (serve).", stats.AppliedWills)
 	counter(s, "tenure_panics_total", "Panics that ended one connection; each is a bug (serve).", stats.Panics)
 	use := s.usage
-	if use == nil {
-		return
-	}
 	gauge(s, "tenure_sessions", "Clients that are connected or have a session that is kept (serve).", use.Sessions)
 	gauge(s, "tenure_subscriptions", "Subscriptions of all clients (serve).", use.Subscriptions)
 	gauge(s, "tenure_session_messages", "Messages that wait in sessions (serve).", use.WaitingMessages)

@@ -44,8 +44,8 @@ const quietLooks = 3
 var caughtSignals = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT,
 	unix.SIGPIPE}
 
-// CatchSignals returns a channel that gets the signals that a supervisor catches, until stop is
-// called. A signal that was ignored when this process started, as by nohup, stays ignored, for the
+// CatchSignals returns a channel that gets the signals that a supervisor catches, until stop closes
+// it. A signal that was ignored when this process started, as by nohup, stays ignored, for the
 // program too.
 func CatchSignals() (caught <-chan os.Signal, stop func()) {
 	signals := make(chan os.Signal, 16)
@@ -55,7 +55,10 @@ func CatchSignals() (caught <-chan os.Signal, stop func()) {
 		}
 		signal.Notify(signals, s)
 	}
-	return signals, func() { signal.Stop(signals) }
+	return signals, func() {
+		signal.Stop(signals)
+		close(signals)
+	}
 }
 
 // IsHangup reports whether a signal says that the terminal was closed, or asks to read files again.

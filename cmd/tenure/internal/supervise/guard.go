@@ -199,11 +199,7 @@ func (g *guard) startProgram() error {
 	}
 	g.say(fmt.Sprintf("tenure: cannot start %s: %v\n", g.program.path, errors.Unwrap(err)))
 	g.childless = true
-	code := CodeNotExecutable
-	if errors.Is(err, os.ErrNotExist) {
-		code = CodeNotFound
-	}
-	g.end(Status{Code: code})
+	g.end(Status{Code: StartCode(err)})
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"syscall"
 	"time"
 
@@ -16,6 +17,14 @@ const (
 	CodeNotExecutable = 126
 	CodeNotFound      = 127
 )
+
+// StartCode returns the exit code for why a program could not be started.
+func StartCode(err error) int {
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+		return CodeNotFound
+	}
+	return CodeNotExecutable
+}
 
 // ErrGuard: the guard failed or was killed. The program and, on Linux, all that it started are gone.
 var ErrGuard = errors.New("the guard of the program is gone")

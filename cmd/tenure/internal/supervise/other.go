@@ -31,17 +31,17 @@ func Check(context.Context, string, string, []string) error { return errOther }
 // Lock returns the error of CanSupervise.
 func Lock(string) (io.Closer, error) { return nil, errOther }
 
-// IsTooLarge returns false.
-func IsTooLarge(error) bool { return false }
-
 // Adopt does nothing.
 func Adopt() (stop func()) { return func() {} }
 
-// CatchSignals returns a channel that gets what ends this process, until stop is called.
+// CatchSignals returns a channel that gets what ends this process, until stop closes it.
 func CatchSignals() (caught <-chan os.Signal, stop func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt)
-	return signals, func() { signal.Stop(signals) }
+	return signals, func() {
+		signal.Stop(signals)
+		close(signals)
+	}
 }
 
 // IsEnd returns true.

@@ -39,10 +39,6 @@ type child struct {
 	foreground  bool // the guard gives the terminal to the program
 }
 
-// IsTooLarge reports whether an error of Run says that the arguments and the environment of the
-// program are larger than the system allows.
-func IsTooLarge(err error) bool { return errors.Is(err, unix.E2BIG) }
-
 // CanSupervise returns why no program can be supervised in this process, with the cure. On Linux
 // the processes of a program are found in /proc. Run returns the same error.
 func CanSupervise() error { return checkTree() }

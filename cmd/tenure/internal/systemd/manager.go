@@ -107,24 +107,17 @@ func (m *Manager) Close() {
 
 func (m *Manager) send(message string) {
 	m.mu.Lock()
-	err := m.writeLocked(message)
+	var err error
+	if m.conn != nil {
+		_ = m.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails where Write does
+		_, err = m.conn.Write([]byte(message))
+	}
 	first := err != nil && !m.lost
 	m.lost = err != nil
 	m.mu.Unlock()
 	if first {
 		m.logger.Warn("cannot tell systemd what this process does", "error", err)
 	}
-}
-
-func (m *Manager) writeLocked(message string) error {
-	if m.conn == nil {
-		return nil
-	}
-	if err := m.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-		return err
-	}
-	_, err := m.conn.Write([]byte(message))
-	return err
 }
 
 // line returns text as one line that is not too long: a second line would be another message.

@@ -8,9 +8,42 @@ package watchdog
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"strings"
 	"time"
 )
+
+// Setting says whether there is a watchdog. The zero value is off.
+type Setting struct {
+	Device    string // empty: off
+	automatic bool
+}
+
+// Set takes "off", a device without which no term starts, or "auto:" and a device that is used where it is there.
+func (s *Setting) Set(text string) error {
+	*s = Setting{}
+	if text == "off" {
+		return nil
+	}
+	if s.Device, s.automatic = strings.CutPrefix(text, "auto:"); !strings.HasPrefix(s.Device, "/") {
+		return errors.New("give off, a device such as /dev/watchdog, or auto:/dev/watchdog")
+	}
+	return nil
+}
+
+// Open opens the watchdog of a term; nil: there is none.
+func (s *Setting) Open(ttl time.Duration, logger *slog.Logger) (*Dog, error) {
+	if s.Device == "" {
+		return nil, nil
+	}
+	dog, err := open(s.Device, ttl)
+	if err != nil && s.automatic {
+		logger.Warn("leading without a watchdog", "error", err)
+		return nil, nil
+	}
+	return dog, err
+}
 
 // LeastTTL is the shortest TTL of a lease for which a device can be fed: devices count in seconds.
 const LeastTTL = 3 * time.Second
@@ -25,8 +58,8 @@ type Dog struct {
 	Timeout time.Duration
 }
 
-// Open opens a device, which begins to wait: for a quarter of the TTL, and a second at least.
-func Open(device string, ttl time.Duration) (dog *Dog, err error) {
+// open opens a device, which begins to wait: for a quarter of the TTL, and a second at least.
+func open(device string, ttl time.Duration) (dog *Dog, err error) {
 	file, err := os.OpenFile(device, os.O_WRONLY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("watchdog: %w", err)

@@ -1,6 +1,7 @@
 package watchdog
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +24,7 @@ func fake(t *testing.T, shortest int) (device string) {
 
 func TestADeviceIsFedWhileTheLeaseOutlastsItAndClosedWithTheLetterV(t *testing.T) {
 	device := fake(t, 1)
-	dog, err := Open(device, 10*time.Second)
+	dog, err := open(device, 10*time.Second)
 	if err != nil || dog.Timeout != 2*time.Second {
 		t.Fatalf("%+v, %v", dog, err)
 	}
@@ -42,7 +43,7 @@ func TestADeviceIsFedWhileTheLeaseOutlastsItAndClosedWithTheLetterV(t *testing.T
 
 func TestADeviceThatWouldComeTooLateIsRefusedAndStopped(t *testing.T) {
 	device := fake(t, 6)
-	if dog, err := Open(device, 10*time.Second); err == nil || !strings.Contains(err.Error(), "twice that") {
+	if dog, err := open(device, 10*time.Second); err == nil || !strings.Contains(err.Error(), "twice that") {
 		t.Errorf("%+v, %v", dog, err)
 	}
 	if got, err := os.ReadFile(device); err != nil || string(got) != "V" {
@@ -56,8 +57,34 @@ func TestWhatIsNoDeviceIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, device := range []string{file, file + "-that-is-missing"} {
-		if dog, err := Open(device, LeastTTL); err == nil {
+		if dog, err := open(device, LeastTTL); err == nil {
 			t.Errorf("%+v", dog)
+		}
+	}
+}
+
+func TestTheFlagNamesADeviceWhichIsRequiredUnlessItIsAutomatic(t *testing.T) {
+	device := fake(t, 1)
+	missing := device + "-that-is-missing"
+	for _, test := range []struct {
+		text            string
+		has, fails, log bool
+	}{
+		{"off", false, false, false}, {device, true, false, false}, {"auto:" + device, true, false, false},
+		{missing, false, true, false}, {"auto:" + missing, false, false, true},
+	} {
+		s, log := Setting{Device: "before"}, new(strings.Builder)
+		if err := s.Set(test.text); err != nil {
+			t.Errorf("%s: %v", test.text, err)
+		}
+		dog, err := s.Open(LeastTTL, slog.New(slog.NewTextHandler(log, nil)))
+		if (dog != nil) != test.has || (err != nil) != test.fails || strings.Contains(log.String(), "leading without a watchdog") != test.log {
+			t.Errorf("%s: %v, %v, and the log is %q", test.text, dog, err, log)
+		}
+	}
+	for _, text := range []string{"", "on", "auto:", "auto"} {
+		if new(Setting).Set(text) == nil {
+			t.Errorf("%q is taken", text)
 		}
 	}
 }
