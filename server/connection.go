@@ -92,13 +92,14 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 		socket = tls.Server(c.encrypted, s.options.TLS)
 	}
 	c.socket = socket
-	c.input = mqtt.NewFilter(socket, mqtt.FilterOptions{
-		Limit: most,
-		First: min(wire.FirstPacket, most),
-		Check: c.check,
-		Pause: c.pause,
-		Room:  c.takeArriving,
-	})
+	c.input = &mqtt.Filter{
+		Source: socket,
+		Limit:  most,
+		First:  min(wire.FirstPacket, most),
+		Check:  c.check,
+		Pause:  c.pause,
+		Room:   c.takeArriving,
+	}
 	return c
 }
 

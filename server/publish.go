@@ -38,8 +38,6 @@ func (c *connection) dispatch(packet []byte) (goOn bool) {
 		c.gate.Subscribe = nil
 	case packets.PINGREQ: // costs as much as a request, so it waits for a turn too
 		c.holdBack(func(held []byte) []byte { return append(held, packets.PINGRESP<<4, 0) })
-	case packets.PUBREC, packets.PUBREL, packets.PUBCOMP: // of a message that there cannot be
-		c.refusePacket(refusal(mqtt.ProtocolError, noQoS2))
 	}
 	if c.holdsEnough() || c.readTurn.Spent() {
 		c.pause()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -151,8 +152,11 @@ func (c *mqttConn) enqueue(call *call) error {
 	case cause != nil:
 		return notSent(c.heldBackLocked(call, cause))
 	}
-	line := c.lineOf(call)
-	*line = append(*line, call)
+	at := len(c.queue)
+	if call.request.Binding.Urgent {
+		at = sort.Search(at, func(i int) bool { return !c.queue[i].request.Binding.Urgent })
+	}
+	c.queue = slices.Insert(c.queue, at, call)
 	if c.link != nil {
 		signal(c.link.wake)
 	}
@@ -161,27 +165,14 @@ func (c *mqttConn) enqueue(call *call) error {
 
 var errBoundConnection = errors.New("the connection to which the request is bound was lost")
 
-// lineOf returns the line in which a call waits.
-func (c *mqttConn) lineOf(call *call) *[]*call {
-	if call.request.Binding.Urgent {
-		return &c.urgent
-	}
-	return &c.ordinary
-}
-
 // nextLocked takes the next call out of the queue, or returns nil if the link takes none: it counts
-// against the Receive Maximum from here until the broker acknowledges it [MQTT-4.9.0-2]. A part of
-// that is reserved for urgent calls.
+// against the Receive Maximum from here until the broker acknowledges it [MQTT-4.9.0-2].
 func (c *mqttConn) nextLocked(l *link) *call {
-	line := &c.urgent
-	if len(c.urgent) == 0 && l.room() > l.reserved() {
-		line = &c.ordinary
-	}
-	if l.leaving || c.link != l || l.room() <= 0 || len(*line) == 0 {
+	if l.leaving || c.link != l || len(c.queue) == 0 || !l.hasRoom(c.queue[0]) {
 		return nil
 	}
-	first := (*line)[0]
-	*line = slices.Delete(*line, 0, 1)
+	first := c.queue[0]
+	c.queue = slices.Delete(c.queue, 0, 1)
 	return first
 }
 
@@ -190,11 +181,10 @@ func (c *mqttConn) nextLocked(l *link) *call {
 func (c *mqttConn) abandon(call *call, cause error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l, line := call.link, c.lineOf(call)
-	i := slices.Index(*line, call)
+	l, i := call.link, slices.Index(c.queue, call)
 	switch {
 	case i >= 0:
-		*line = slices.Delete(*line, i, i+1)
+		c.queue = slices.Delete(c.queue, i, i+1)
 		return notSent(c.heldBackLocked(call, cause))
 	case call.leftBehind:
 		return notSent(cause)
@@ -215,7 +205,7 @@ func (c *mqttConn) heldBackLocked(call *call, cause error) error {
 	if l == nil {
 		return c.unconnectedLocked(cause)
 	}
-	if l.room() <= 0 || l.room() <= l.reserved() && !call.request.Binding.Urgent {
+	if !l.hasRoom(call) {
 		return fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)",
 			cause, l.client.ReceiveMaximum)
 	}
@@ -224,15 +214,13 @@ func (c *mqttConn) heldBackLocked(call *call, cause error) error {
 
 // failQueuedLocked ends the calls of the queue for which why returns an error.
 func (c *mqttConn) failQueuedLocked(why func(*call) error) {
-	for _, line := range []*[]*call{&c.urgent, &c.ordinary} {
-		*line = slices.DeleteFunc(*line, func(call *call) bool {
-			err := why(call)
-			if err != nil {
-				call.end(storeconn.Reply{}, err)
-			}
-			return err != nil
-		})
-	}
+	c.queue = slices.DeleteFunc(c.queue, func(call *call) bool {
+		err := why(call)
+		if err != nil {
+			call.end(storeconn.Reply{}, err)
+		}
+		return err != nil
+	})
 }
 
 // appendLocked adds the packet of a request, with a packet id, to those that are to be written. The

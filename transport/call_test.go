@@ -258,9 +258,9 @@ func TestInvariant44ALinkKeepsNoPartOfAPacketsBuffer(t *testing.T) {
 		t.Helper()
 		var p mqtt.Publish
 		var ack mqtt.Puback
-		if err == nil && p.Decode(packet, mqtt.Version5, new(mqtt.Limits)) == nil { // as the gate does
+		if err == nil && p.Decode(packet, new(mqtt.Limits)) == nil { // as the gate does
 			l.received(&p)
-		} else if ack.Decode(packet, mqtt.Version5, new(mqtt.Limits)) == nil {
+		} else if ack.Decode(packet, new(mqtt.Limits)) == nil {
 			l.acknowledged(&ack)
 		} else {
 			t.Fatalf("not taken (%v)", err)

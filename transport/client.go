@@ -69,7 +69,6 @@ type Client struct {
 	store      string        // the identity of the store that answered last
 	instance   string        // the name of its process; may be empty
 	replaced   chan struct{} // closed when another store answers; nil before the first answer
-	disagree   bool          // this node's clock and the store's, as the log says
 	answered   time.Time     // when a store last answered
 	storeless  bool          // the latest news of a store was ErrNoStore
 	era        uint64        // changes when the store may have forgotten all watches
@@ -140,11 +139,7 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 	if c.closed {
 		return false
 	}
-	c.tasks.Add(1)
-	go func() {
-		defer c.tasks.Done()
-		task(c.life)
-	}()
+	c.tasks.Go(func() { task(c.life) })
 	return true
 }
 

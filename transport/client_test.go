@@ -142,7 +142,7 @@ func TestARefusalForAClockSaysWhichClockAndByHowMuch(t *testing.T) {
 	}
 }
 
-func TestInvariant40AStoreWhoseClockIsAheadIsReportedUntilItAgrees(t *testing.T) {
+func TestInvariant40AStoreWhoseClockIsAheadIsReported(t *testing.T) {
 	var log strings.Builder
 	conn := &scripted{}
 	client, err := transport.NewClient(conn, transport.ClientOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -160,8 +160,8 @@ func TestInvariant40AStoreWhoseClockIsAheadIsReportedUntilItAgrees(t *testing.T)
 	if err := client.Close(); err != nil { // what waits is written
 		t.Error(err)
 	}
-	if got := strings.Count(log.String(), "level=WARN"); got != 2 {
-		t.Errorf("%d warnings, want one for each change:\n%s", got, log.String())
+	if got := strings.Count(log.String(), "level=WARN"); got != 1 {
+		t.Errorf("%d warnings, want one in a second:\n%s", got, log.String())
 	}
 }
 
@@ -292,7 +292,7 @@ func TestAPeerDoesNotFillTheLogWithWarnings(t *testing.T) {
 			}
 			time.Sleep(time.Second / often)
 		}
-		for _, text := range []string{"disagree", "agree again", "another store answers"} {
+		for _, text := range []string{"disagree", "another store answers"} {
 			if lines := strings.Count(log.String(), text); lines == 0 || lines > seconds/2 {
 				t.Errorf("%q: %d lines in %d seconds, want the first and a few of the others", text, lines, seconds)
 			}

@@ -119,12 +119,10 @@ func (c *Client) adapt(request *storeconn.Request, store hlc.Timestamp, err erro
 	}
 	local := wallMillis(c.now()) // without the lock: now is a function of the user
 	c.mu.Lock()
-	known := c.clock.ahead
 	adapted := c.clock.adapt(refused, store.Wall, local)
-	began := adapted && c.clock.ahead && !known
-	c.disagree = c.disagree || began
+	ahead := c.clock.ahead
 	c.mu.Unlock()
-	if began {
+	if adapted && ahead {
 		c.log(slog.LevelWarn, "this node's clock is ahead of the store's; requests go by the store's until that changes", "error", err)
 	}
 	return adapted
@@ -147,19 +145,11 @@ func (c *Client) tick() (string, error) {
 func (c *Client) observe(version hlc.Timestamp) {
 	local := wallMillis(c.now()) // without the lock: now is a function of the user
 	c.mu.Lock()
-	tooFar, err := c.clock.observe(version, local)
-	known := c.disagree
-	c.disagree = tooFar || c.clock.ahead
-	changed := known != c.disagree
+	tooFar, _ := c.clock.observe(version, local) // a version that cannot be merged does no harm
 	c.mu.Unlock()
-	switch {
-	case changed && tooFar:
+	if tooFar {
 		c.log(slog.LevelWarn, "the store's versions and this node's clock disagree: synchronize the clocks of the store and of this node",
 			"version", version.String(), "node", time.UnixMilli(local).UTC())
-	case changed:
-		c.log(slog.LevelWarn, "the store's versions and this node's clock agree again")
-	case err != nil:
-		c.log(slog.LevelDebug, "a version does not move this node's clock", "error", err)
 	}
 }
 

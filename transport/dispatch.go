@@ -5,6 +5,9 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/loglimit"
 )
 
 // maxCalls is how many calls of functions of the program may wait. A peer causes some of them.
@@ -29,8 +32,9 @@ type dispatcher struct {
 	mu      sync.Mutex
 	queue   []func()
 	running bool
-	dropped int          // calls that found too many others waiting, and that the log does not have yet
-	log     *slog.Logger // of the program; nil: none
+	dropped int              // calls that found too many others waiting, and that the log does not have yet
+	told    loglimit.Limiter // of that, while there is no end of calls
+	log     *slog.Logger     // of the program; nil: none
 	closed  bool
 }
 
@@ -64,7 +68,7 @@ func (d *dispatcher) run() {
 func (d *dispatcher) next() func() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.queue) == 0 && d.dropped > 0 && d.log != nil {
+	if d.dropped > 0 && d.log != nil && (len(d.queue) == 0 || d.told.Due("", time.Now())) {
 		dropped := d.dropped
 		d.dropped = 0
 		return func() {

@@ -111,12 +111,15 @@ func (l *link) subscribe(ctx context.Context) error {
 	return fmt.Errorf("subscribe to %q and %q: %w (reason codes %#x)", l.replies, notifications, err, suback.Reasons)
 }
 
-// reserved is how many of the requests that the broker takes at once are for urgent ones only: an
-// eighth, and sixteen at most.
-func (l *link) reserved() int { return min(l.client.ReceiveMaximum/8, 16) }
-
-// room is how many more requests the broker takes at once.
-func (l *link) room() int { return l.client.ReceiveMaximum - len(l.unacked) }
+// hasRoom reports whether the broker takes one more request. Of those that it takes at once, an eighth, and sixteen
+// at most, are for urgent ones only.
+func (l *link) hasRoom(c *call) bool {
+	reserved := min(l.client.ReceiveMaximum/8, 16)
+	if c.request.Binding.Urgent {
+		reserved = 0
+	}
+	return l.client.ReceiveMaximum-len(l.unacked) > reserved
+}
 
 // maxBatch is how many bytes of packets are gathered before they are written.
 const maxBatch = 32 << 10
@@ -210,7 +213,7 @@ func (l *link) acknowledged(ack *mqtt.Puback) {
 		return // it came twice
 	}
 	delete(l.unacked, ack.PacketID)
-	if len(l.conn.urgent)+len(l.conn.ordinary) > 0 {
+	if len(l.conn.queue) > 0 {
 		signal(l.wake)
 	}
 	c := l.pending[id]

@@ -69,7 +69,7 @@ func (c *call) outcome() *call {
 
 // isIdle reports whether no call waits or is pending, and none counts against the Receive Maximum.
 func (l *link) isIdle() bool {
-	return len(l.conn.urgent)+len(l.conn.ordinary)+len(l.pending)+len(l.unacked) == 0
+	return len(l.conn.queue)+len(l.pending)+len(l.unacked) == 0
 }
 
 func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {

@@ -69,12 +69,11 @@ type mqttConn struct {
 	first chan struct{} // closed when there has been a connection
 	tried chan struct{} // closed when there has been an attempt to connect that failed
 
-	mu       sync.Mutex
-	urgent   []*call      // the calls that no link has taken, in order; see nextLocked
-	ordinary []*call      // likewise
-	link     *link        // the present connection; nil while there is none
-	last     error        // why the last attempt to connect failed, or the connection was lost; nil while connected
-	will     *pendingWill // for the next connection; nil: none
+	mu    sync.Mutex
+	queue []*call      // the calls that no link has taken, in order, the urgent ones first
+	link  *link        // the present connection; nil while there is none
+	last  error        // why the last attempt to connect failed, or the connection was lost; nil while connected
+	will  *pendingWill // for the next connection; nil: none
 
 	replace chan struct{} // holds one item when the present connection may have to be replaced
 }
@@ -174,12 +173,10 @@ func (c *mqttConn) refusal() error {
 // pause. So a client finds the active one among several at once, and those that all stand by
 // are not hammered.
 func (c *mqttConn) moveOn() (atOnce bool) {
-	if c.referral == nil {
-		c.servers.Next()
-		return false
+	atOnce = c.servers.Next(c.referral != nil)
+	if c.referral != nil {
+		c.logger.Info("going on to another server", "next", c.server().Host, "at once", atOnce, "error", c.referral)
 	}
-	atOnce = c.servers.Follow()
-	c.logger.Info("going on to another server", "next", c.server().Host, "at once", atOnce, "error", c.referral)
 	return atOnce
 }
 

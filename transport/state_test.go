@@ -66,6 +66,25 @@ func TestATraceThatHangsDoesNotDelayTheConnectionAndCausesNoFlood(t *testing.T) 
 	})
 }
 
+func TestDroppedCallsAreLoggedThoughOthersAlwaysWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d dispatcher
+		var log logbuffer.Buffer
+		d.logger(log.Logger())
+		turn := make(chan struct{})
+		for range maxCalls + 10 {
+			d.call(func() { await.Receive(turn) })
+		}
+		turn <- struct{}{}
+		synctest.Wait()
+		if !strings.Contains(log.String(), "dropped=") {
+			t.Errorf("the log says nothing: %s", log.String())
+		}
+		close(turn)
+		d.close()
+	})
+}
+
 func TestSilenceOfABrokerThatTookTheRequestSaysThatNoStoreAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &pipeBroker{}

@@ -2,6 +2,7 @@ package loglimit
 
 import (
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -25,17 +26,12 @@ type Fair struct {
 
 	mu      sync.Mutex
 	others  *Lines
-	sources map[string]*source
-}
-
-type source struct {
-	lines *Lines
-	last  time.Time
+	sources map[string]*Lines
 }
 
 // NewFair returns the lines with a message. The caller must close them.
 func NewFair(logger *slog.Logger, level slog.Level, message string) *Fair {
-	l := &Fair{new: func() *Lines { return NewLines(logger, level, message) }, sources: make(map[string]*source)}
+	l := &Fair{new: func() *Lines { return NewLines(logger, level, message) }, sources: make(map[string]*Lines)}
 	l.others = l.new()
 	return l
 }
@@ -57,36 +53,31 @@ func (l *Fair) linesOf(client, user string, now time.Time) (lines *Lines, quiet 
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := l.sources[name]
-	if s == nil && len(l.sources) == maxSources {
-		quiet = l.dropQuiet(now)
+	lines = l.sources[name]
+	if lines == nil && len(l.sources) == maxSources {
+		maps.DeleteFunc(l.sources, func(_ string, of *Lines) bool {
+			gone := now.Sub(of.last) > quietFor
+			if gone {
+				quiet = append(quiet, of)
+			}
+			return gone
+		})
 	}
-	if s == nil {
-		if len(l.sources) == maxSources {
-			return l.others, nil
-		}
-		s = &source{lines: l.new()}
-		l.sources[name] = s
+	if lines == nil && len(l.sources) == maxSources {
+		return l.others, nil
 	}
-	s.last = now
-	return s.lines, quiet
-}
-
-// dropQuiet gives up the Lines of sources that have caused no line lately.
-func (l *Fair) dropQuiet(now time.Time) (quiet []*Lines) {
-	for name, s := range l.sources {
-		if now.Sub(s.last) > quietFor {
-			quiet = append(quiet, s.lines)
-			delete(l.sources, name)
-		}
+	if lines == nil {
+		lines = l.new()
+		l.sources[name] = lines
 	}
-	return quiet
+	lines.last = now
+	return lines, quiet
 }
 
 // Close writes the counts that are left.
 func (l *Fair) Close() {
 	l.others.Close()
-	for _, s := range l.sources {
-		s.lines.Close()
+	for _, lines := range l.sources {
+		lines.Close()
 	}
 }

@@ -23,6 +23,7 @@ type Lines struct {
 	logger  *slog.Logger
 	level   slog.Level
 	message string
+	last    time.Time // when a Fair used it last, which guards it
 
 	mu      sync.Mutex
 	credit  int       // lines that may be written now

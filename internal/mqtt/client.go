@@ -130,7 +130,7 @@ func Dial(ctx context.Context, server *url.URL, options Options) (*Client, error
 		options: options, server: server, socket: socket, conn: socket, gate: NewGate(),
 		done: make(chan struct{}), writing: make(chan struct{}, 1),
 	}
-	c.reader = NewFilter(source{c}, FilterOptions{Limit: options.MaxPacket, Others: MaxControl, Check: c.gate.Check})
+	c.reader = &Filter{Source: source{c}, Limit: options.MaxPacket, Others: MaxControl, Check: c.gate.Check}
 	if err := c.wrap(ctx); err != nil {
 		c.Abort()
 		return nil, err
@@ -265,7 +265,7 @@ func Encode(packet packets.Packet) []byte {
 // encodeConnect returns a CONNECT with all properties of its Will. paho v0.23.0 writes those of a CONNECT
 // only, which leaves out what makes a Will on the store's topic a request [MQTT-3.1.3.2].
 func encodeConnect(connect *packets.Connect) []byte {
-	connect.ProtocolName, connect.ProtocolVersion = "MQTT", Version5
+	connect.ProtocolName, connect.ProtocolVersion = "MQTT", Version
 	will := connect.WillProperties.Pack(packets.PUBLISH)
 	connect.WillProperties = nil // paho writes their length, 0, and no more
 	body := connect.Buffers()[0]

@@ -8,10 +8,10 @@
 //     If a packet is wrong, a [Refusal] says exactly how.
 //   - [Publish], [Puback] and [Message] are the packets of requests and replies. paho's codec
 //     (v0.23.0) would take most of the time of a request.
-//   - [Dial] returns a [Conn], from an address, with TLS and the WebSocket of the program.
-//   - [Connect] returns a [Client]: CONNECT, SUBSCRIBE, messages with QoS 1, keep-alive, acknowledgements and the
-//     end of a connection. paho's codec encodes and decodes most of these packets. paho's Client is not used: it
-//     has three goroutines and 6 KB of state for each connection, for sessions, QoS 2 and routes.
+//   - [Dial] returns a [Client], from an address, with TLS and the WebSocket of the program: CONNECT,
+//     SUBSCRIBE, messages with QoS 1, keep-alive, acknowledgements and the end of a connection. paho's codec
+//     encodes and decodes most of these packets. paho's Client is not used: it has three goroutines and 6 KB of
+//     state for each connection, for sessions, QoS 2 and routes.
 //
 // # The gate
 //

@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -24,19 +25,11 @@ const (
 //
 // Its buffer grows with the bytes that arrived, not with the length in a header, and shrinks
 // before the Filter waits for the packet after a large one.
+//
+// A malformed length ends the reading with [ErrHeader]. Next does not return the beginning of a packet that Source did
+// not deliver completely.
 type Filter struct {
-	source  io.Reader
-	options FilterOptions
-
-	buffer     []byte // nil until the first call of Next
-	start, end int    // the unread part of it
-	begun      bool   // the first packet was checked
-	err        error  // ends the reading, after the bytes in the buffer
-	room       int    // bytes that Room has granted
-}
-
-// FilterOptions configures a Filter. The zero value passes all packets on.
-type FilterOptions struct {
+	Source io.Reader
 	// Limit is the largest size of a packet in bytes; 0: MQTT's own limit. A larger packet
 	// ends the reading with a [TooLargeError] as soon as its header has arrived.
 	Limit int
@@ -45,10 +38,6 @@ type FilterOptions struct {
 	// First, if not 0, is the limit for the first packet, a CONNECT.
 	First int
 	// Check, if not nil, is called with each packet first. Its error ends the reading.
-	//
-	// If the first packet is larger than First, Check gets the beginning of it, which is
-	// long enough to contain the version of MQTT. Its error then replaces the
-	// TooLargeError.
 	Check func(packet []byte) error
 	// Pause, if not nil, is called before the Filter waits for more bytes, and at the end. Answers to
 	// packets may be held back until then.
@@ -57,22 +46,18 @@ type FilterOptions struct {
 	// with the number of bytes. Its error ends the reading. It is called with a negative
 	// number when the buffer shrinks, and at the end of the reading at the latest.
 	Room func(bytes int) error
-}
 
-// NewFilter returns a Filter that reads from source. A malformed length ends the reading with
-// [ErrHeader]. Next does not return the beginning of a packet that source did not deliver
-// completely.
-func NewFilter(source io.Reader, options FilterOptions) *Filter {
-	if options.Pause == nil {
-		options.Pause = func() {}
-	}
-	return &Filter{source: source, options: options}
+	buffer     []byte // nil until the first call of Next
+	start, end int    // the unread part of it
+	begun      bool   // the first packet was checked
+	err        error  // ends the reading, after the bytes in the buffer
+	room       int    // bytes that Room has granted
 }
 
 // ErrHeader is the error for a packet with a malformed length, of more than four bytes or of
 // more than it needs [MQTT-1.5.5-1]. paho v0.23.0 reads a fifth byte and allocates up to 4
 // GiB.
-var ErrHeader = errors.New("the data is not MQTT: the length of a packet is malformed")
+var ErrHeader = Refuse(Malformed, "the data is not MQTT: the length of a packet is malformed")
 
 // TooLargeError is the error for a packet that is larger than the limit of a Filter.
 type TooLargeError struct {
@@ -119,16 +104,16 @@ func (f *Filter) next() []byte {
 		}
 		return nil
 	}
-	if limit := f.limit(Type(front)); limit > 0 && size > limit {
-		f.tooLarge(front, size, limit)
+	if limit := f.limit(Type(front)); size > limit {
+		f.fail(&TooLargeError{Size: size, Limit: limit})
 		return nil
 	}
 	if size > len(front) {
 		return nil
 	}
 	packet := front[:size:size]
-	if f.options.Check != nil {
-		if err := f.options.Check(packet); err != nil {
+	if f.Check != nil {
+		if err := f.Check(packet); err != nil {
 			f.fail(err)
 			return nil
 		}
@@ -137,68 +122,39 @@ func (f *Filter) next() []byte {
 	return packet
 }
 
-// limit returns the largest size in bytes of the next packet, which is of this kind; 0: any.
+// limit returns the largest size in bytes of the next packet, which is of this kind.
 func (f *Filter) limit(kind byte) int {
-	limit := f.options.Limit
-	lower := func(other int) {
-		if other > 0 && (limit == 0 || other < limit) {
-			limit = other
-		}
-	}
+	const most = MaxHeader + MaxRemaining
+	limit := cmp.Or(f.Limit, most)
 	if !f.begun {
-		lower(f.options.First)
+		limit = min(limit, cmp.Or(f.First, most))
 	}
 	if !f.begun || kind != packets.PUBLISH {
-		lower(f.options.Others)
+		limit = min(limit, cmp.Or(f.Others, most))
 	}
 	return limit
 }
 
-// tooLarge ends the reading at a packet that is too large, unless Check needs more of it
-// first.
-func (f *Filter) tooLarge(front []byte, size, limit int) {
-	var err error = &TooLargeError{Size: size, Limit: limit}
-	if !f.begun && f.options.First > 0 && f.options.Check != nil {
-		if !showsVersion(front) && f.err == nil {
-			return
-		}
-		if refusal := f.options.Check(front); refusal != nil {
-			err = refusal
-		}
-	}
-	f.fail(err)
-}
-
-// showsVersion reports whether the beginning of a CONNECT is long enough to tell its version of MQTT, or that
-// there will be none [MQTT-3.1.2.1, MQTT-3.1.2.2].
-func showsVersion(front []byte) bool {
-	_, header, ok := Size(front)
-	if !ok {
-		return false
-	}
-	in := Reader(front[header:])
-	if length, ok := in.Uint16(); ok && int(length) > len("MQIsdp") {
-		return true
-	}
-	in = front[header:]
-	_, ok = in.Binary()
-	return ok && len(in) > 0
-}
-
 // fail ends the reading. Next returns nothing more from the buffer.
 func (f *Filter) fail(err error) {
-	f.options.Pause()
+	f.pause()
 	f.buffer, f.start, f.end, f.err = nil, 0, 0, err
 	_ = f.take(0)
+}
+
+func (f *Filter) pause() {
+	if f.Pause != nil {
+		f.Pause()
+	}
 }
 
 // take calls Room for a buffer of length bytes. It fails only if the buffer grows.
 func (f *Filter) take(length int) error {
 	more := max(0, length-bufferSize) - f.room
-	if f.options.Room == nil || more == 0 {
+	if f.Room == nil || more == 0 {
 		return nil
 	}
-	if err := f.options.Room(more); err != nil {
+	if err := f.Room(more); err != nil {
 		return err
 	}
 	f.room += more
@@ -207,7 +163,7 @@ func (f *Filter) take(length int) error {
 
 // fill reads more bytes. It reports false when there are no more.
 func (f *Filter) fill() bool {
-	f.options.Pause() // also at the end: the last packets may have arrived with the error
+	f.pause() // also at the end: the last packets may have arrived with the error
 	if f.err != nil {
 		return false
 	}
@@ -220,7 +176,7 @@ func (f *Filter) fill() bool {
 		// would run until the runtime preempts it after 10 ms.
 		runtime.Gosched()
 	}
-	n, err := f.source.Read(f.buffer[f.end:min(len(f.buffer), f.end+piece)])
+	n, err := f.Source.Read(f.buffer[f.end:min(len(f.buffer), f.end+piece)])
 	f.end += n
 	if f.err = err; err != nil {
 		_ = f.take(0) // the buffer does not outlive the connection

@@ -4,15 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"net"
 	"reflect"
 	"slices"
 	"testing"
 	"testing/iotest"
 
 	"github.com/eclipse/paho.golang/packets"
-
-	"github.com/tenurelock/tenure/internal/await"
 )
 
 var errCut = errors.New("cut")
@@ -60,9 +57,6 @@ func divide(stream []byte, limit, first int) (passed [][]byte, end error) {
 		case Broken(stream):
 			return passed, ErrHeader
 		case ok && most > 0 && size > most:
-			if !begun && first > 0 && checks(stream) != nil {
-				return passed, errRefused
-			}
 			return passed, &TooLargeError{Size: size, Limit: most}
 		case !ok || size > len(stream):
 			return passed, errCut
@@ -81,7 +75,7 @@ func checkFilter(t *testing.T, stream, sizes []byte, limit, first int) {
 	held, arrived := 0, 0
 	source := &chunks{stream: stream, sizes: sizes}
 	var filter *Filter
-	filter = NewFilter(readerFunc(func(p []byte) (int, error) {
+	filter = &Filter{Source: readerFunc(func(p []byte) (int, error) {
 		if held > 0 {
 			t.Error("what was held back is not sent before the filter waits for more")
 		}
@@ -91,7 +85,7 @@ func checkFilter(t *testing.T, stream, sizes []byte, limit, first int) {
 		n, err := source.Read(p)
 		arrived += n
 		return n, err
-	}), FilterOptions{Limit: limit, First: first, Check: checks, Pause: func() { held = 0 }})
+	}), Limit: limit, First: first, Check: checks, Pause: func() { held = 0 }}
 	var got [][]byte
 	for {
 		part, err := filter.Next()
@@ -178,7 +172,7 @@ func TestAFilterPassesOnOnlyCheckedPackets(t *testing.T) {
 // came with them.
 func TestAFilterPausesAfterWhatCameWithTheEnd(t *testing.T) {
 	pauses := 0
-	filter := NewFilter(iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7))), FilterOptions{Pause: func() { pauses++ }})
+	filter := &Filter{Source: iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7))), Pause: func() { pauses++ }}
 	if _, err := filter.Next(); err != nil {
 		t.Fatal(err)
 	}
@@ -204,31 +198,6 @@ func FuzzFilter(f *testing.F) {
 	})
 }
 
-// The answer depends on the version of MQTT, and must not wait for more than shows that.
-func TestAFirstPacketThatIsTooLargeIsRefusedAsSoonAsItShowsItsVersion(t *testing.T) {
-	why := errors.New("why")
-	for _, shown := range []string{
-		"\x10\xff\xff\xff\x7f\x00\x04MQTT\x05",
-		"\x10\xff\xff\xff\x7f\x00\x06MQIsdp\x03",
-		"\x10\xff\xff\xff\x7f\x00\x07", // no protocol has a name as long
-	} {
-		near, far := net.Pipe()
-		defer far.Close()
-		filter := NewFilter(near, FilterOptions{First: 100, Check: func([]byte) error { return why }})
-		ended := make(chan error, 1)
-		go func() {
-			_, err := filter.Next()
-			ended <- err
-		}()
-		if _, err := far.Write([]byte(shown)); err != nil {
-			t.Fatal(err)
-		}
-		if err := await.Receive(ended); !errors.Is(err, why) {
-			t.Errorf("%q: %v, want the refusal", shown, err)
-		}
-	}
-}
-
 func TestInvariant44WhatIsNoMessageMayHaveALimitOfItsOwn(t *testing.T) {
 	packet := func(kind byte, size int) []byte { // of size bytes; the length of its header must be 4
 		return append(AppendVariable([]byte{kind << 4}, size-4), make([]byte, size-4)...)
@@ -244,7 +213,7 @@ func TestInvariant44WhatIsNoMessageMayHaveALimitOfItsOwn(t *testing.T) {
 		"a message that opens": {[][]byte{packet(packets.PUBLISH, other+1)}, &TooLargeError{other + 1, other}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			filter := NewFilter(bytes.NewReader(slices.Concat(test.packets...)), FilterOptions{Limit: publish, Others: other})
+			filter := &Filter{Source: bytes.NewReader(slices.Concat(test.packets...)), Limit: publish, Others: other}
 			for _, err := filter.Next(); ; _, err = filter.Next() {
 				if err == nil {
 					continue
@@ -284,7 +253,7 @@ func TestTheBufferOfAFilterIsAsLargeAsWhatArrivesAndSmallAgainAfterwards(t *test
 		}
 		return 0, io.EOF
 	})
-	filter = NewFilter(source, FilterOptions{})
+	filter = &Filter{Source: source}
 	if err := drain(filter); err != io.EOF {
 		t.Fatal(err)
 	}
@@ -316,14 +285,14 @@ func TestALargePacketNeedsRoomAndGivesItBack(t *testing.T) {
 		"one is small before it is": {io.MultiReader(bytes.NewReader([]byte{0x30, 3, 0, 1, 'a'}), bytes.NewReader(packet)), size, io.EOF},
 	} {
 		taken, most := 0, 0
-		f := NewFilter(test.source, FilterOptions{Room: func(n int) error {
+		f := &Filter{Source: test.source, Room: func(n int) error {
 			if taken+n > test.limit {
 				return errFull
 			}
 			taken += n
 			most = max(most, taken)
 			return nil
-		}})
+		}}
 		err := drain(f)
 		if !errors.Is(err, test.want) || taken != 0 {
 			t.Errorf("%s: %v, and room for %d bytes is left over", name, err, taken)

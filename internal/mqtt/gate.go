@@ -4,63 +4,33 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// Side is what one end of a connection may send.
-type Side struct {
-	// First is the type of its first packet.
-	First byte
-	// Codes has, by the types of packets, the reason codes that they can have: [AnyCode] or a list. If it is
-	// empty, this side sends no such packet [MQTT-2.1.2]. All gates share it.
-	Codes *[16]string
-	// Check checks the content of a packet of a type that only this side sends, and moves in behind it. Of a
-	// CONNECT, which may be cut short, it checks the header too.
-	Check func(packet []byte, in *Reader) *Refusal
-}
-
-// AnyCode allows any reason code, or is for a packet without one.
-const AnyCode = "any"
-
-// fromBroker is what a broker may send. mochi v2.7.9, with 0x01 in a PUBACK, and other brokers send codes
-// that the standard does not list, and they harm no client.
-var fromBroker = Side{
-	First: packets.CONNACK,
-	Codes: &[16]string{packets.CONNACK: AnyCode, packets.PUBLISH: AnyCode, packets.PUBACK: AnyCode, packets.PUBREC: AnyCode,
-		packets.PUBREL: AnyCode, packets.PUBCOMP: AnyCode, packets.SUBACK: AnyCode, packets.UNSUBACK: AnyCode,
-		packets.PINGRESP: AnyCode, packets.DISCONNECT: AnyCode, packets.AUTH: AnyCode},
-	Check: checkFromBroker,
-}
-
 // Gate checks the packets from one side of one connection, in order. It is not safe for
 // concurrent use.
 type Gate struct {
-	// Version is the version of MQTT, as in CONNECT: 5 for MQTT 5, 4 for MQTT 3.1.1, 3 for MQTT 3.1; 0: not
-	// known yet.
-	Version byte
-	// SessionExpiry is for how many seconds the session outlives the connection, as the CONNECT says, or
-	// the DISCONNECT.
-	SessionExpiry uint32
-	// Left is the reason code of the DISCONNECT.
-	Left byte
+	// First is the type of the first packet of this side, and Types are those that it sends [MQTT-2.1.2].
+	First byte
+	Types Set
+	// Own checks the content of a packet that is no PUBLISH and no PUBACK, and moves in behind it.
+	Own func(packet []byte, in *Reader) *Refusal
+	// Limits bounds what a packet may contain.
+	Limits Limits
 	// Begun says that the first packet was let through.
 	Begun bool
 
-	side    Side
-	limits  Limits
-	over    bool    // a DISCONNECT was let through
 	publish Publish // the latest
-	ack     Puback  // likewise, or another acknowledgement
-	refused *Refusal
+	ack     Puback  // likewise
 }
 
-// NewGate returns a Gate for a new connection to a broker, with MQTT 5.
-func NewGate() *Gate { return &Gate{Version: Version5, side: fromBroker} }
+// fromBroker are the types of packets of a broker. No client of ours uses QoS 2.
+var fromBroker = SetOf(packets.CONNACK, packets.PUBLISH, packets.PUBACK, packets.SUBACK, packets.UNSUBACK,
+	packets.PINGRESP, packets.DISCONNECT, packets.AUTH)
 
-// NewGateFor returns a Gate for the other side of a new connection. Its Version is to be set by side.Check.
-func NewGateFor(side Side, limits Limits) *Gate { return &Gate{side: side, limits: limits} }
+// NewGate returns a Gate for a new connection to a broker.
+func NewGate() *Gate { return &Gate{First: packets.CONNACK, Types: fromBroker, Own: checkFromBroker} }
 
 // Publish returns the decoded form of the latest PUBLISH that Check let through, so that
 // callers need not decode it again. Its slices are parts of that packet. It is valid until
@@ -70,19 +40,15 @@ func (g *Gate) Publish() *Publish { return &g.publish }
 // Puback is Publish for a PUBACK.
 func (g *Gate) Puback() *Puback { return &g.ack }
 
-// Check checks the next packet, which must be complete, but for a CONNECT that is too large. It keeps
-// only what Publish and Puback return. The error is nil or a [*Refusal]; after a Refusal, every packet is refused
-// with the same error.
+// Check checks the next packet, which must be complete and not empty. It keeps only what Publish and Puback return. The error is nil or
+// a [*Refusal]. Nothing is to be read after a Refusal or a DISCONNECT [MQTT-3.14.4-1].
 func (g *Gate) Check(packet []byte) error {
-	if g.refused == nil {
-		if g.refused = g.check(packet); g.refused == nil {
-			return nil
-		}
-		if len(packet) > 0 {
-			g.refused.Reason = nameOf(Type(packet)) + ": " + g.refused.Reason
-		}
+	refusal := g.check(packet)
+	if refusal == nil {
+		return nil
 	}
-	return g.refused
+	refusal.Reason = nameOf(Type(packet)) + ": " + refusal.Reason
+	return refusal
 }
 
 func nameOf(kind byte) string {
@@ -93,65 +59,52 @@ func nameOf(kind byte) string {
 }
 
 func (g *Gate) check(packet []byte) *Refusal {
-	_, header, ok := Size(packet)
-	if !ok {
-		return Refuse(Malformed, "the length of the packet is malformed") // [MQTT-1.5.5-1]
-	}
 	kind := Type(packet)
 	if refusal := g.checkTurn(packet, kind); refusal != nil {
 		return refusal
 	}
 	switch kind {
 	case packets.PUBLISH:
-		refusal := g.publish.Decode(packet, g.Version, &g.limits)
-		if refusal == nil && g.publish.Identified && g.fromClient() {
-			return Refuse(ProtocolError, "a client does not send a Subscription Identifier") // [MQTT-3.3.4-6]
-		}
+		return g.publish.Decode(packet, &g.Limits)
+	case packets.PUBACK:
+		return g.ack.Decode(packet, &g.Limits)
+	}
+	in, refusal := Body(packet, kind, kind)
+	if refusal != nil {
 		return refusal
-	case packets.PUBACK, packets.PUBREC, packets.PUBREL, packets.PUBCOMP:
-		if refusal := g.ack.Decode(packet, g.Version, &g.limits); refusal != nil {
-			return refusal
-		}
-		return g.checkCode(kind, g.ack.ReasonCode)
 	}
-	in := Reader(packet[header:])
-	if kind != packets.CONNECT {
-		if _, refusal := Body(packet, kind, kind); refusal != nil {
-			return refusal
-		}
-	}
-	check := g.side.Check
-	if kind == packets.DISCONNECT {
-		check = g.checkDisconnect
-	}
-	if refusal := check(packet, &in); refusal != nil {
+	if refusal := g.Own(packet, &in); refusal != nil {
 		return refusal
 	}
 	if len(in) > 0 {
 		return Refuse(Malformed, "something comes after its end")
 	}
-	g.Begun = g.Begun || kind == g.side.First
+	g.Begun = g.Begun || kind == g.First
 	return nil
 }
 
-func (g *Gate) fromClient() bool { return g.side.First == packets.CONNECT }
+func (g *Gate) fromClient() bool { return g.First == packets.CONNECT }
 
 // checkTurn returns why a packet of this type cannot come from this side now, or nil.
 func (g *Gate) checkTurn(packet []byte, kind byte) *Refusal {
 	switch {
 	case !g.Begun && g.fromClient() && beginsHTTP(packet):
 		return Refuse(ProtocolError, "the first packet must be CONNECT: the client speaks HTTP")
-	case g.side.Codes[kind] == "":
+	case !g.Begun && g.fromClient() && packet[0] == tlsHandshake:
+		return Refuse(Malformed, "its flags are reserved: the client speaks TLS to an address that has none")
+	case !g.Types.Has(kind):
 		return Refuse(ProtocolError, "it does not come from this side of a connection") // [MQTT-2.1.2]
-	case !g.Begun && kind != g.side.First && kind != packets.AUTH: // [MQTT-4.12.0-2]
-		return Refuse(ProtocolError, "the first packet must be %s", nameOf(g.side.First)) // [MQTT-3.1.0-1, MQTT-3.2.0-1]
-	case g.Begun && kind == g.side.First:
+	case !g.Begun && kind != g.First && kind != packets.AUTH: // [MQTT-4.12.0-2]
+		return Refuse(ProtocolError, "the first packet must be %s", nameOf(g.First)) // [MQTT-3.1.0-1, MQTT-3.2.0-1]
+	case g.Begun && kind == g.First:
 		return Refuse(ProtocolError, "there was one already") // [MQTT-3.1.0-2, MQTT-3.2.0-2]
-	case g.over:
-		return Refuse(ProtocolError, "it comes after DISCONNECT") // [MQTT-3.14.4-1]
 	}
 	return nil
 }
+
+// tlsHandshake is the first byte of a TLS connection [RFC 8446, 5.1]. As MQTT it begins a
+// CONNECT with reserved flags.
+const tlsHandshake = 0x16
 
 // beginsHTTP reports whether packet begins as requests of browsers, of Prometheus and of WebSockets do:
 // someone gave them the address of the broker.
@@ -159,51 +112,19 @@ func beginsHTTP(packet []byte) bool {
 	return bytes.HasPrefix(packet, []byte("GET ")) || bytes.HasPrefix(packet, []byte("HEAD ")) || bytes.HasPrefix(packet, []byte("POST "))
 }
 
-func (g *Gate) checkCode(kind, code byte) *Refusal {
-	if codes := g.side.Codes[kind]; codes != AnyCode && strings.IndexByte(codes, code) < 0 {
-		return Refuse(ProtocolError, "it cannot have the reason code 0x%02X", code)
-	}
-	return nil
-}
-
-var disconnectProperties = SetOf(packets.PropSessionExpiryInterval, packets.PropReasonString, packets.PropUser, packets.PropServerReference) // [MQTT-3.14.2.2]
-
-func (g *Gate) checkDisconnect(_ []byte, in *Reader) *Refusal {
-	g.over = true
-	if len(*in) == 0 || g.Version < Version5 {
-		return nil
-	}
-	code, _ := in.Byte()
-	g.Left = code
-	if refusal := g.checkCode(packets.DISCONNECT, code); refusal != nil || len(*in) == 0 {
-		return refusal
-	}
-	return new(Properties).Each(in, disconnectProperties, &g.limits, func(property Property) *Refusal {
-		switch {
-		case property.Identifier == packets.PropSessionExpiryInterval && !g.fromClient():
-			return Refuse(ProtocolError, "a server does not send a Session Expiry Interval") // [MQTT-3.14.2-2]
-		case property.Identifier == packets.PropSessionExpiryInterval && property.Number > 0 && g.SessionExpiry == 0:
-			return Refuse(ProtocolError, "a session that ends with its connection cannot be kept") // [MQTT-3.14.2.2.2]
-		case property.Identifier == packets.PropSessionExpiryInterval:
-			g.SessionExpiry = property.Number
-		case property.Identifier == packets.PropServerReference && g.fromClient():
-			return Refuse(ProtocolError, "a client does not send a Server Reference") // [MQTT-3.14.2.2.5]
-		}
-		return nil
-	})
-}
-
 var (
 	connackProperties = SetOf(packets.PropSessionExpiryInterval, packets.PropReceiveMaximum, packets.PropMaximumQOS, packets.PropRetainAvailable,
 		packets.PropMaximumPacketSize, packets.PropAssignedClientID, packets.PropTopicAliasMaximum, packets.PropReasonString, packets.PropUser,
 		packets.PropWildcardSubAvailable, packets.PropSubIDAvailable, packets.PropSharedSubAvailable, packets.PropServerKeepAlive,
 		packets.PropResponseInfo, packets.PropServerReference, packets.PropAuthMethod, packets.PropAuthData) // [MQTT-3.2.2.3]
-	authProperties = SetOf(packets.PropAuthMethod, packets.PropAuthData, packets.PropReasonString, packets.PropUser) // [MQTT-3.15.2.2]
-	ackProperties  = SetOf(packets.PropReasonString, packets.PropUser)                                               // [MQTT-3.4.2.2, MQTT-3.9.2.1, MQTT-3.11.2.1]
+	authProperties       = SetOf(packets.PropAuthMethod, packets.PropAuthData, packets.PropReasonString, packets.PropUser) // [MQTT-3.15.2.2]
+	disconnectProperties = SetOf(packets.PropReasonString, packets.PropUser, packets.PropServerReference)                  // [MQTT-3.14.2.2, MQTT-3.14.2-2]
+	ackProperties        = SetOf(packets.PropReasonString, packets.PropUser)                                               // [MQTT-3.4.2.2, MQTT-3.9.2.1, MQTT-3.11.2.1]
 )
 
-// checkFromBroker checks a CONNACK, SUBACK, UNSUBACK, PINGRESP or AUTH. Of an AUTH it checks the form:
-// the client checks the content, because it knows the authentication method.
+// checkFromBroker checks a CONNACK, SUBACK, UNSUBACK, PINGRESP, DISCONNECT or AUTH. Of an AUTH it checks the form:
+// the client checks the content, because it knows the authentication method. It accepts any reason code: brokers send
+// some that the standard does not list, and they harm no client.
 func checkFromBroker(packet []byte, in *Reader) *Refusal {
 	var properties Properties
 	switch Type(packet) {
@@ -221,11 +142,19 @@ func checkFromBroker(packet []byte, in *Reader) *Refusal {
 		}
 		*in = nil // any reason codes
 	case packets.AUTH:
-		if _, ok := in.Byte(); ok && len(*in) > 0 {
-			return properties.Each(in, authProperties, &noLimits, nil)
-		}
+		return properties.afterCode(in, authProperties)
+	case packets.DISCONNECT:
+		return properties.afterCode(in, disconnectProperties)
 	}
 	return nil
+}
+
+// afterCode reads a reason code and properties, or less.
+func (p *Properties) afterCode(in *Reader, allowed Set) *Refusal {
+	if _, ok := in.Byte(); !ok || len(*in) == 0 {
+		return nil
+	}
+	return p.Each(in, allowed, &noLimits, nil)
 }
 
 func checkConnack(in *Reader) *Refusal {
@@ -238,8 +167,6 @@ func checkConnack(in *Reader) *Refusal {
 		return Refuse(Malformed, "its flags are reserved") // [MQTT-3.2.2-1]
 	case flags == 1 && code != 0:
 		return Refuse(ProtocolError, "it refuses the connection, and has a session") // [MQTT-3.2.2-6]
-	case len(*in) == 0 && code > 0 && code <= 5: // the return codes of MQTT 3.1.1
-		return Refuse(UnsupportedVersion, "the server answers as MQTT 3.1.1 does: it does not know MQTT 5")
 	}
 	return new(Properties).Each(in, connackProperties, &noLimits, nil)
 }
@@ -308,8 +235,6 @@ func RefusalIn(err error) *Refusal {
 		return refusal
 	case errors.As(err, &tooLarge):
 		return &Refusal{Code: PacketTooLarge, Reason: tooLarge.Error()}
-	case errors.Is(err, ErrHeader):
-		return &Refusal{Code: Malformed, Reason: err.Error()}
 	}
 	return nil
 }

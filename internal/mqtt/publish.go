@@ -41,23 +41,22 @@ type Publish struct {
 	ResponseTopic   []byte
 	CorrelationData []byte
 	Payload         []byte
-	// Identified says that it has at least one subscription identifier.
-	Identified bool
 	// WillDelay is the Will Delay Interval in seconds, of a Will, which has the form of a message.
 	WillDelay uint32
 
 	properties []byte // known to be well-formed
 }
 
-// publishProperties are the properties that a PUBLISH can have [MQTT-3.3.2.3].
+// publishProperties are the properties that a PUBLISH can have [MQTT-3.3.2.3]. No client has one with a Subscription
+// Identifier [MQTT-3.3.4-6], nor does ours ask for any.
 var publishProperties = SetOf(packets.PropPayloadFormat, packets.PropMessageExpiry, packets.PropContentType, packets.PropResponseTopic,
-	packets.PropCorrelationData, packets.PropSubscriptionIdentifier, packets.PropTopicAlias, packets.PropUser)
+	packets.PropCorrelationData, packets.PropTopicAlias, packets.PropUser)
 
 var noLimits Limits
 
-// Decode decodes a complete PUBLISH packet of any version of MQTT. It returns what is wrong
+// Decode decodes a complete PUBLISH packet. It returns what is wrong
 // with the packet, or nil. It refuses any topic alias: neither client nor server allows one.
-func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
+func (p *Publish) Decode(packet []byte, limits *Limits) *Refusal {
 	*p = Publish{}
 	in, refusal := Body(packet, packets.PUBLISH, packets.PUBLISH)
 	if refusal != nil {
@@ -81,11 +80,9 @@ func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 			return refusal
 		}
 	}
-	text := false
-	if version >= Version5 {
-		if text, refusal = p.ReadProperties(&in, new(Properties), publishProperties, limits); refusal != nil {
-			return refusal
-		}
+	text, refusal := p.ReadProperties(&in, new(Properties), publishProperties, limits)
+	if refusal != nil {
+		return refusal
 	}
 	// After the properties: a topic name may be empty where an alias stands for it.
 	if refusal := CheckTopic(p.Topic, limits); refusal != nil {
@@ -101,7 +98,7 @@ func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 // ReadProperties reads the allowed properties of a message with read, and stores those that can occur only
 // once. It reports whether the payload has to be UTF-8.
 func (p *Publish) ReadProperties(
-	in *Reader, read *Properties, allowed PropertySet, limits *Limits,
+	in *Reader, read *Properties, allowed Set, limits *Limits,
 ) (text bool, refusal *Refusal) {
 	refusal = read.Each(in, allowed, limits, func(property Property) *Refusal {
 		switch property.Identifier {
@@ -119,8 +116,6 @@ func (p *Publish) ReadProperties(
 			}
 		case packets.PropCorrelationData:
 			p.CorrelationData = property.Value
-		case packets.PropSubscriptionIdentifier:
-			p.Identified = true
 		case packets.PropWillDelayInterval:
 			p.WillDelay = property.Number
 		case packets.PropTopicAlias:
@@ -248,20 +243,15 @@ type Puback struct {
 	ReasonString []byte
 }
 
-// Decode decodes a complete acknowledgement of any version of MQTT: a PUBACK, or a PUBREC,
-// PUBREL or PUBCOMP, which have the same form. It returns what is wrong with the packet, or
-// nil. It accepts any reason code.
-func (ack *Puback) Decode(packet []byte, version byte, limits *Limits) *Refusal {
+// Decode decodes a complete PUBACK. It returns what is wrong with the packet, or nil. It accepts any reason code.
+func (ack *Puback) Decode(packet []byte, limits *Limits) *Refusal {
 	*ack = Puback{}
-	in, refusal := Body(packet, packets.PUBACK, packets.PUBCOMP)
+	in, refusal := Body(packet, packets.PUBACK, packets.PUBACK)
 	if refusal != nil {
 		return refusal
 	}
 	if ack.PacketID, refusal = PacketID(&in); refusal != nil || len(in) == 0 {
 		return refusal
-	}
-	if version < Version5 {
-		return Refuse(Malformed, "it is longer than its packet identifier")
 	}
 	ack.ReasonCode, _ = in.Byte()
 	if len(in) == 0 {

@@ -152,13 +152,13 @@ func TestWhatMQTTCannotExpressIsNotWritten(t *testing.T) {
 
 func parsePublish(packet []byte) (Publish, bool) {
 	var p Publish
-	ok := p.Decode(packet, Version5, &noLimits) == nil && !p.Identified
+	ok := p.Decode(packet, &noLimits) == nil
 	return p, ok
 }
 
 func parsePuback(packet []byte) (Puback, bool) {
 	var ack Puback
-	ok := Type(packet) == packets.PUBACK && ack.Decode(packet, Version5, &noLimits) == nil
+	ok := Type(packet) == packets.PUBACK && ack.Decode(packet, &noLimits) == nil
 	return ack, ok
 }
 

@@ -9,12 +9,8 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// Versions of MQTT, as CONNECT names them [MQTT-3.1.2-2].
-const (
-	Version31  = 3 // its protocol name is MQIsdp
-	Version311 = 4
-	Version5   = 5
-)
+// Version is the version of MQTT, as CONNECT names it [MQTT-3.1.2-2].
+const Version = 5
 
 // MaxHeader is the length of the longest fixed header.
 const MaxHeader = 5
@@ -133,7 +129,7 @@ func Body(packet []byte, first, last byte) (Reader, *Refusal) {
 	switch kind := Type(packet); {
 	case kind < first || kind > last:
 		return nil, Refuse(ProtocolError, "it has the type %d", kind)
-	case kind == packets.PUBREL, kind == packets.SUBSCRIBE, kind == packets.UNSUBSCRIBE:
+	case kind == packets.SUBSCRIBE, kind == packets.UNSUBSCRIBE:
 		flags ^= 2
 	case kind == packets.PUBLISH:
 		flags = 0 // it has flags of its own
@@ -222,20 +218,20 @@ var known = [properties]struct {
 	packets.PropSharedSubAvailable:     {flag, "Shared Subscription Available"},
 }
 
-// PropertySet is a set of properties by their identifiers.
-type PropertySet uint64
+// Set is a set of properties by their identifiers, or of packets by their types.
+type Set uint64
 
-// SetOf returns the set of these properties.
-func SetOf(identifiers ...byte) PropertySet {
-	var set PropertySet
+// SetOf returns the set of these.
+func SetOf(identifiers ...byte) Set {
+	var set Set
 	for _, identifier := range identifiers {
 		set |= 1 << identifier
 	}
 	return set
 }
 
-// Has reports whether a property is in the set.
-func (s PropertySet) Has(identifier byte) bool {
+// Has reports whether a property or a type of packets is in the set.
+func (s Set) Has(identifier byte) bool {
 	return identifier < properties && s&(1<<identifier) != 0
 }
 
@@ -248,22 +244,19 @@ type Property struct {
 }
 
 // Properties reads the properties of packets. It refuses a property that the packet cannot have or cannot
-// repeat, and one with a value that the standard does not allow. User properties and Subscription
-// Identifiers may be repeated: a SUBSCRIBE, which has one at most, needs a check of its own.
+// repeat, and one with a value that the standard does not allow. User properties may be repeated.
 type Properties struct {
-	Seen PropertySet // by the latest call of Each
-	Raw  []byte      // what it read, without the length
+	Seen Set    // by the latest call of Each
+	Raw  []byte // what it read, without the length
 
 	users int // the number of user properties, by all calls
 	size  int // their length in bytes
 }
 
-var repeatable = SetOf(packets.PropUser, packets.PropSubscriptionIdentifier)
-
 // Each reads the properties at the beginning of in, moves in behind them, and calls do, unless it is
 // nil, for every one. It returns what is wrong with them, or the refusal of do. User properties of earlier
 // calls count for the limits.
-func (p *Properties) Each(in *Reader, allowed PropertySet, limits *Limits, do func(Property) *Refusal) *Refusal {
+func (p *Properties) Each(in *Reader, allowed Set, limits *Limits, do func(Property) *Refusal) *Refusal {
 	length, ok := in.Variable()
 	if !ok || length > len(*in) {
 		return Refuse(Malformed, "the length of the properties is malformed, or longer than the packet")
@@ -277,7 +270,7 @@ func (p *Properties) Each(in *Reader, allowed PropertySet, limits *Limits, do fu
 			return Refuse(Malformed, "there is no property 0x%02X", identifier) // [MQTT-2.2.2.2]
 		case !allowed.Has(identifier):
 			return Refuse(Malformed, "it cannot have a %s", known[identifier].name) // [MQTT-2.2.2.2]
-		case p.Seen.Has(identifier) && !repeatable.Has(identifier):
+		case p.Seen.Has(identifier) && identifier != packets.PropUser:
 			return Refuse(ProtocolError, "it has more than one %s", known[identifier].name)
 		}
 		p.Seen |= 1 << identifier

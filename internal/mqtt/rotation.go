@@ -49,18 +49,6 @@ func (r *Rotation) goOn(willDo func(*server) bool) bool {
 	return false
 }
 
-// Next goes to the next server in the circle that is not left out, for an attempt after a pause.
-func (r *Rotation) Next() {
-	r.pause()
-	r.afterPause()
-}
-
-func (r *Rotation) afterPause() {
-	if !r.goOn(func(s *server) bool { return s.skipped == 0 }) {
-		r.turn = (r.turn + 1) % len(r.servers)
-	}
-}
-
 // pause notes that there is one, so each server may be asked again.
 func (r *Rotation) pause() {
 	for i := range r.servers {
@@ -84,7 +72,7 @@ func (r *Rotation) Rest() {
 func (r *Rotation) TimedOut() { r.present().skipped = skips }
 
 // Silent notes that the present server did not answer, or that the connection to it was lost.
-// Until Answered, Follow leaves it out: it may be frozen, and to ask it costs a timeout.
+// Until Answered, a referral leaves it out: it may be frozen, and to ask it costs a timeout.
 func (r *Rotation) Silent() { r.present().silent++ }
 
 // Silence returns how many times Silent was called for the present server since Answered.
@@ -96,22 +84,23 @@ func (r *Rotation) Answered() {
 	s.silent, s.skipped = 0, 0
 }
 
-// Follow goes on from the present server, which sends its clients to another one, as a standby
-// does, to the next one in the circle. Servers that have sent the client on since
-// the latest pause are left out, and so are silent ones. It reports whether one is left: if
-// not, the next attempt needs a pause, and goes to a silent server if there is one that has cost no
-// timeout a moment ago.
+// Next goes to the next server in the circle for the next attempt, and reports whether that needs no pause.
+//
+// It needs none if the present server refers its clients to another one, as a standby does, and there is one that has
+// not done so since the latest pause and is not silent. The attempt after a pause goes to a server that has cost no
+// timeout a moment ago; after a referral, to a silent one if there is any.
 //
 // The server may name another one [MQTT-4.13.2]. It has not proved that it may: over plain TCP anything
 // could have written that. So it decides nothing.
-func (r *Rotation) Follow() (atOnce bool) {
-	r.present().refused = true
-	if r.goOn(func(s *server) bool { return !s.refused && s.silent == 0 }) {
+func (r *Rotation) Next(referred bool) (atOnce bool) {
+	r.present().refused = referred
+	if referred && r.goOn(func(s *server) bool { return !s.refused && s.silent == 0 }) {
 		return true
 	}
 	r.pause()
-	if !r.goOn(func(s *server) bool { return s.silent > 0 && s.skipped == 0 }) {
-		r.afterPause()
+	if !(referred && r.goOn(func(s *server) bool { return s.silent > 0 && s.skipped == 0 })) &&
+		!r.goOn(func(s *server) bool { return s.skipped == 0 }) {
+		r.turn = (r.turn + 1) % len(r.servers)
 	}
 	return false
 }

@@ -20,10 +20,10 @@ func TestARotationLeavesAServerOutForAFewPausesAfterATimeout(t *testing.T) {
 		r := rotationOf(t, addresses)
 		r.Silent()
 		r.TimedOut()
-		r.Next()
+		r.Next(false)
 		pauses := 1
 		for ; r.Server().Hostname() != "a" && pauses < 100; pauses++ {
-			for r.Answered(); r.Follow(); r.Answered() {
+			for r.Answered(); r.Next(true); r.Answered() {
 			}
 		}
 		if pauses != skips {
@@ -43,15 +43,15 @@ func TestARotationReachesTheActiveServerWhateverWasSilentBefore(t *testing.T) {
 					if silent&(1<<i) != 0 {
 						r.Silent()
 					}
-					r.Next()
+					r.Next(false)
 				}
 				for range start {
-					r.Next()
+					r.Next(false)
 				}
 				attempts := 0
 				for ; r.Server().Hostname() != hosts[active] && attempts < 3*len(hosts); attempts++ {
 					r.Answered()
-					r.Follow()
+					r.Next(true)
 				}
 				if r.Server().Hostname() != hosts[active] {
 					t.Errorf("from %s, silent %04b: %s is not reached in %d attempts", hosts[start], silent, hosts[active], attempts)
@@ -64,7 +64,7 @@ func TestARotationReachesTheActiveServerWhateverWasSilentBefore(t *testing.T) {
 func TestARotationOfOneServerNeedsAPause(t *testing.T) {
 	r := rotationOf(t, "mqtt://a")
 	for range 2 {
-		atOnce := r.Follow()
+		atOnce := r.Next(true)
 		if atOnce || fmt.Sprint(r.Server()) != "mqtt://a:1883" {
 			t.Errorf("goes to %v, at once: %t", r.Server(), atOnce)
 		}

@@ -41,7 +41,7 @@ func FuzzConnect(f *testing.F) {
 			}
 		})
 		want := *connect
-		want.ProtocolName, want.ProtocolVersion = "MQTT", Version5
+		want.ProtocolName, want.ProtocolVersion = "MQTT", Version
 		got, err := packets.ReadPacket(bytes.NewReader(encodeConnect(connect)))
 		if err != nil {
 			t.Fatal(err)

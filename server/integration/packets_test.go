@@ -190,7 +190,7 @@ func TestARefusedCONNECTIsAnsweredInItsOwnVersion(t *testing.T) {
 	}{
 		{"MQTT 5", "\x10\x0e\x00\x04MQTT\x05\x03\x00\x00\x00\x00\x01c", "\x20\x27\x00\x81\x24\x1f\x00\x21CONNECT: its reserved flag is set"},
 		{"another version", "\x10\x07\x00\x04MQTT\x02", "\x20\x02\x00\x01"},
-		{"MQTT 3.1.1, too large", "\x10\xff\xff\x7f\x00\x04MQTT\x04", "\x20\x02\x00\x01"},
+		{"one that is too large", "\x10\xff\xff\x7f", "\x20\x3e\x00\x95\x3b\x1f\x00\x38a packet of 2097155 bytes, and at most 8192 are accepted"},
 		{"no MQTT", "GET / HTTP/1.1\r\n\r\n", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

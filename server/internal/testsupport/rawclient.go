@@ -263,14 +263,14 @@ func (c *RawClient) ReadReply() mqtt.Publish {
 // identifier, which requests and replies do not have.
 func ParsePublish(packet []byte) (mqtt.Publish, bool) {
 	var p mqtt.Publish
-	ok := p.Decode(packet, mqtt.Version5, new(mqtt.Limits)) == nil && !p.Identified
+	ok := p.Decode(packet, new(mqtt.Limits)) == nil
 	return p, ok
 }
 
 // ParsePuback decodes a packet, and reports false if it is no PUBACK of MQTT 5.
 func ParsePuback(packet []byte) (mqtt.Puback, bool) {
 	var ack mqtt.Puback
-	ok := mqtt.Type(packet) == packets.PUBACK && ack.Decode(packet, mqtt.Version5, new(mqtt.Limits)) == nil
+	ok := mqtt.Type(packet) == packets.PUBACK && ack.Decode(packet, new(mqtt.Limits)) == nil
 	return ack, ok
 }
 
@@ -419,7 +419,7 @@ func (c *RawClient) Next() Message {
 		c.T.Fatalf("%s: got %x, want a message", c.ID, packet)
 	}
 	var p mqtt.Publish
-	if refusal := p.Decode(packet, mqtt.Version5, new(mqtt.Limits)); refusal != nil {
+	if refusal := p.Decode(packet, new(mqtt.Limits)); refusal != nil {
 		c.T.Fatalf("%s: %x: %v", c.ID, packet, refusal)
 	}
 	m := Message{

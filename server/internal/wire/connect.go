@@ -41,39 +41,22 @@ type Connect struct {
 	Will           *mqtt.Publish // nil: none
 }
 
-// tlsHandshake is the first byte of a TLS connection [RFC 8446, 5.1]. As MQTT it begins a
-// CONNECT with reserved flags.
-const tlsHandshake = 0x16
-
 const tooShort = "it is too short"
 
-// readConnect reads a CONNECT, which may be incomplete if it is too large.
-func (g *Gate) readConnect(packet []byte, in *mqtt.Reader) *mqtt.Refusal {
-	if packet[0] == tlsHandshake {
-		return mqtt.Refuse(mqtt.Malformed, "its flags are reserved: the client speaks TLS to an address that has none")
-	}
-	if packet[0]&0x0f != 0 {
-		return mqtt.Refuse(mqtt.Malformed, "its flags are reserved") // [MQTT-2.1.3-1]
-	}
+func (g *Gate) readConnect(in *mqtt.Reader) *mqtt.Refusal {
 	name, named := in.Binary()
 	version, ok := in.Byte()
-	switch size, _, _ := mqtt.Size(packet); {
+	switch {
 	case !named || !ok:
 		return mqtt.Refuse(mqtt.Malformed, tooShort)
 	case string(name) != "MQTT" && string(name) != "MQIsdp":
 		return mqtt.Refuse(mqtt.UnsupportedVersion, "its protocol is not MQTT") // [MQTT-3.1.2-1]
-	case version != mqtt.Version5:
+	case version != mqtt.Version:
 		g.Version = max(version, 1) // not 0, which is unknown
 		// [MQTT-3.1.2-2]
 		return mqtt.Refuse(mqtt.UnsupportedVersion, "it has version %d of the protocol: connect with MQTT 5", version)
-	case size > FirstPacket:
-		g.Version = version
-		return mqtt.Refuse(mqtt.PacketTooLarge, "it has %d bytes, and at most %d are accepted", size, FirstPacket)
 	}
 	g.Version = version
-	if _, refusal := mqtt.Body(packet, packets.CONNECT, packets.CONNECT); refusal != nil {
-		return refusal
-	}
 	flags, _ := in.Byte()
 	c := Connect{CleanStart: flags&cleanStartFlag != 0}
 	willQoS := flags >> willQoSShift & qosMask

@@ -6,12 +6,14 @@
 package wire
 
 import (
+	"strings"
+
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
-// FirstPacket bounds the CONNECT, in bytes. A larger one is refused with 0x95.
+// FirstPacket bounds the CONNECT, in bytes. The reader refuses a larger one with 0x95.
 const FirstPacket = 8 << 10
 
 // maxFilters bounds the topic filters in one SUBSCRIBE or UNSUBSCRIBE. More are refused with 0x97.
@@ -21,25 +23,21 @@ const maxFilters = 100
 // a Will count with the properties of its CONNECT.
 var limits = mqtt.Limits{TopicLevels: 64, TopicLength: 1 << 10, UserProperties: 64, UserPropertyBytes: 16 << 10}
 
-// Reason codes of acknowledgements from a client [MQTT-3.4.2-1, MQTT-3.5.2-1, MQTT-3.6.2-1, MQTT-3.7.2-1],
-// and of its DISCONNECT [MQTT-3.14.2-1].
-const (
-	receivedCodes = "\x00\x10\x80\x83\x87\x90\x91\x97\x99"
-	releaseCodes  = "\x00\x92"
-	leavingCodes  = "\x00\x04\x80\x81\x82\x83\x90\x93\x94\x95\x96\x97\x98\x99"
-)
-
-// codes has no AUTH: it belongs to authentication methods, which this server does not have [MQTT-4.12.0-6].
-var codes = [16]string{
-	packets.CONNECT: mqtt.AnyCode, packets.PUBLISH: mqtt.AnyCode, packets.PINGREQ: mqtt.AnyCode,
-	packets.PUBACK: receivedCodes, packets.PUBREC: receivedCodes,
-	packets.PUBREL: releaseCodes, packets.PUBCOMP: releaseCodes,
-	packets.SUBSCRIBE: mqtt.AnyCode, packets.UNSUBSCRIBE: mqtt.AnyCode, packets.DISCONNECT: leavingCodes,
-}
+// types has no AUTH: it belongs to authentication methods, which this server does not have [MQTT-4.12.0-6]. Nor
+// has it the packets of QoS 2.
+var types = mqtt.SetOf(packets.CONNECT, packets.PUBLISH, packets.PUBACK, packets.SUBSCRIBE, packets.UNSUBSCRIBE,
+	packets.PINGREQ, packets.DISCONNECT)
 
 // Gate checks the packets of a client, in order. It is not safe for concurrent use.
 type Gate struct {
 	*mqtt.Gate
+	// Version is the version of MQTT, as in the CONNECT; 0: it has not come.
+	Version byte
+	// SessionExpiry is for how many seconds the session outlives the connection, as the CONNECT says, or
+	// the DISCONNECT.
+	SessionExpiry uint32
+	// Left is the reason code of the DISCONNECT.
+	Left byte
 	// Connect is the decoded CONNECT, once Check has let it through. Its reader may set it to nil.
 	Connect *Connect
 	// Subscribe is likewise the latest SUBSCRIBE or UNSUBSCRIBE.
@@ -51,20 +49,44 @@ type Gate struct {
 // NewGate returns a Gate for a new connection of a client.
 func NewGate() *Gate {
 	g := &Gate{Maximum: 1 + 4 + mqtt.MaxRemaining}
-	g.Gate = mqtt.NewGateFor(mqtt.Side{First: packets.CONNECT, Codes: &codes, Check: g.check}, limits)
+	g.Gate = &mqtt.Gate{First: packets.CONNECT, Types: types, Own: g.read, Limits: limits}
 	return g
 }
 
-func (g *Gate) check(packet []byte, in *mqtt.Reader) *mqtt.Refusal {
+func (g *Gate) read(packet []byte, in *mqtt.Reader) *mqtt.Refusal {
 	switch mqtt.Type(packet) {
 	case packets.CONNECT:
-		return g.readConnect(packet, in)
+		return g.readConnect(in)
 	case packets.SUBSCRIBE, packets.UNSUBSCRIBE:
 		*in = nil
 		g.Subscribe = new(Subscribe)
 		return g.Subscribe.Decode(packet)
+	case packets.DISCONNECT:
+		return g.readDisconnect(in)
 	}
 	return nil
+}
+
+var disconnectProperties = mqtt.SetOf(packets.PropSessionExpiryInterval, packets.PropReasonString, packets.PropUser) // [MQTT-3.14.2.2, MQTT-3.14.2.2.5]
+
+func (g *Gate) readDisconnect(in *mqtt.Reader) *mqtt.Refusal {
+	const leavingCodes = "\x00\x04\x80\x81\x82\x83\x90\x93\x94\x95\x96\x97\x98\x99" // [MQTT-3.14.2-1]
+	g.Left, _ = in.Byte()
+	if strings.IndexByte(leavingCodes, g.Left) < 0 {
+		return mqtt.Refuse(mqtt.ProtocolError, "it cannot have the reason code 0x%02X", g.Left)
+	}
+	if len(*in) == 0 {
+		return nil
+	}
+	return new(mqtt.Properties).Each(in, disconnectProperties, &limits, func(property mqtt.Property) *mqtt.Refusal {
+		if property.Identifier == packets.PropSessionExpiryInterval {
+			if property.Number > 0 && g.SessionExpiry == 0 {
+				return mqtt.Refuse(mqtt.ProtocolError, "a session that ends with its connection cannot be kept") // [MQTT-3.14.2.2.2]
+			}
+			g.SessionExpiry = property.Number
+		}
+		return nil
+	})
 }
 
 // AppendDisconnect appends the DISCONNECT with which a server ends a connection [MQTT-3.14]. After the CONNECT, any
@@ -87,15 +109,16 @@ func (g *Gate) AppendAccepted(dst []byte, present bool, announced *packets.Prope
 }
 
 // AppendRefused appends the CONNACK that refuses the connection. For a version of MQTT before 5 it says that
-// this version is not supported; if no version is known, it is empty.
+// this version is not supported; if no version is known, it is empty, but for a CONNECT that was too large to be
+// read: most of these are of MQTT 5.
 //
 // reference is the Server Reference, or empty if none is known. The client gets it and the reason in words
 // as far as it takes them: first the words are left out [MQTT-3.2.2-19].
 func (g *Gate) AppendRefused(dst []byte, why *mqtt.Refusal, reference string) []byte {
 	switch {
-	case g.Version == 0:
+	case g.Version == 0 && why.Code != mqtt.PacketTooLarge:
 		return dst
-	case g.Version < mqtt.Version5:
+	case g.Version > 0 && g.Version < mqtt.Version:
 		return append(dst, packets.CONNACK<<4, 2, 0, 1) // unacceptable protocol version
 	}
 	var answer []byte
