@@ -194,7 +194,7 @@ func TestPackagesThatTheRaceDetectorSkipsStartNoGoroutine(t *testing.T) {
 var silentSkips = map[string]string{
 	"code_test.go":                          "it looks for them",
 	"internal/prerequisite/prerequisite.go": "it is the package",
-	"tools/release/snapshot_test.go":        "the gate runs it by its flag",
+	"tools/release/snapshot_test.go":        "make nightly runs it by its flag",
 	"server/access/glob_test.go":            "inputs of a fuzz target that take too long",
 	"statestore/statestoretest/table.go":    "what a store does not have is not tested on it",
 }

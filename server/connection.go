@@ -137,12 +137,12 @@ func (c *connection) next() (goOn bool) {
 func (c *connection) finish() {
 	c.close()
 	c.why.CompareAndSwap(nil, endLost)
+	_ = c.takeArriving(-int(c.arriving)) // nothing more is read
+	c.outbox.close()                     // before endConnection: what takes messages of the session now would lose them
 	if c.client != nil {
 		c.server.endConnection(c)
 	}
-	c.unlockID()                         // after endConnection, which must not end what the next one keeps
-	_ = c.takeArriving(-int(c.arriving)) // nothing more is read
-	c.outbox.close()
+	c.unlockID() // after endConnection, which must not end what the next one keeps
 	close(c.over)
 }
 

@@ -376,3 +376,31 @@ func TestAClientThatTakesNoConnackTakesNothingOver(t *testing.T) {
 		})
 	}
 }
+
+// A connection that ends while a message for it is taken from the session must not take the message with it.
+func TestAMessageThatIsTakenForAConnectionThatEndsIsSentOverTheNextOne(t *testing.T) {
+	t.Parallel()
+	asked, goOn := make(chan struct{}, 1), make(chan struct{})
+	var slow atomic.Bool
+	rules := testsupport.Rules{Topic: func(_ access.Identity, _ string, write bool) bool {
+		if !write && slow.CompareAndSwap(true, false) {
+			asked <- struct{}{}
+			await.Receive(goOn)
+		}
+		return true
+	}}
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: rules, Authorizer: rules})
+	login := testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: 600}
+	p := login.Connect(t, address)
+	p.Subscribe("t")
+	sender := testsupport.ConnectPacket{ID: "sender"}.Connect(t, address)
+	slow.Store(true)
+	sender.MustPublish("t", "a message")
+	await.Receive(asked)
+	_ = p.Conn.Close()
+	_ = sender.TryDisconnect()
+	time.Sleep(50 * time.Millisecond) // until the server has seen the end of the connection
+	close(goOn)
+	testsupport.MustHaveClients(t, s, 0)
+	login.Connect(t, address).MustReceive("a message")
+}

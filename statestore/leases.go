@@ -93,7 +93,9 @@ func leave[T any](list *[]*T, place int, move func(last *T)) {
 	(*list)[place] = (*list)[end]
 	move((*list)[place])
 	(*list)[end] = nil
-	*list = (*list)[:end]
+	if *list = (*list)[:end]; 8*end < cap(*list) {
+		*list = slices.Clone(*list) // which gives memory back
+	}
 }
 
 // hold makes a client the holder of a lease, the key of which it has set.

@@ -3,6 +3,7 @@ package statestore
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -99,4 +100,29 @@ func TestInvariant57WatchesOfSomeClientsLeaveRoomForThoseOfOthers(t *testing.T) 
 		t.Errorf("all watches take up %d bytes", used)
 	}
 	w.checkWatches()
+}
+
+func TestInvariant57AWatchThatHasEndedTakesUpNoMemory(t *testing.T) {
+	w := newWorld(t, Options{})
+	heap := func() int64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return int64(stats.HeapAlloc)
+	}
+	before := heap()
+	for client := range 20 {
+		id := fmt.Sprint(client)
+		for key := range 5000 {
+			w.store.watches.add(id, fmt.Sprint(key), Documented, false, &w.store.options)
+		}
+		for key := range 4999 {
+			w.store.watches.remove(w.store.watches.find(id, fmt.Sprint(key)))
+		}
+	}
+	w.checkWatches()
+	if kept := heap() - before; kept > 1<<20 { // what all watches share keeps some
+		t.Errorf("20 watches keep %d bytes", kept)
+	}
+	runtime.KeepAlive(w)
 }

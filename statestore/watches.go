@@ -1,6 +1,10 @@
 package statestore
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/tenurelock/tenure/internal/shrinkmap"
+)
 
 const (
 	// watchCost is the memory that a watch counts for besides the length of its key: about
@@ -35,7 +39,7 @@ type watched struct {
 // watcher is a client with watches.
 type watcher struct {
 	client string
-	keys   map[string]*watch
+	keys   shrinkmap.Map[string, *watch]
 	bytes  int64
 	gone   bool // disconnected: it gets no notification
 }
@@ -65,7 +69,7 @@ func (x *watch) wait(does bool) {
 // find returns the watch of a client on a key; nil: it has none.
 func (w *watches) find(client, key string) *watch {
 	if by := w.byClient[client]; by != nil {
-		return by.keys[key]
+		return by.keys.All[key]
 	}
 	return nil
 }
@@ -77,12 +81,12 @@ func costOf(key string) int64 { return int64(len(key)) + watchCost }
 func (w *watches) add(client, key string, dialect Dialect, waits bool, options *Options) bool {
 	by := w.byClient[client]
 	if by == nil {
-		by = &watcher{client: strings.Clone(client), keys: make(map[string]*watch)}
+		by = &watcher{client: strings.Clone(client)}
 	}
-	x := by.keys[key]
+	x := by.keys.All[key]
 	if x == nil {
 		cost := costOf(key)
-		if exceeds(int64(len(by.keys))+1, int64(options.MaxWatches)) ||
+		if exceeds(int64(len(by.keys.All))+1, int64(options.MaxWatches)) ||
 			exceeds(by.bytes+cost, options.MaxWatchBytes) || w.leavesNoRoom(by.bytes+cost, cost, options.MaxAllWatchBytes) {
 			return false
 		}
@@ -94,7 +98,7 @@ func (w *watches) add(client, key string, dialect Dialect, waits bool, options *
 		}
 		x = &watch{watcher: by, watched: of, next: &of.ring, previous: of.ring.previous}
 		x.previous.next, of.ring.previous = x, x
-		by.keys[of.key] = x // not key: all watchers share one copy of a long key
+		by.keys.Set(of.key, x) // not key: all watchers share one copy of a long key
 		by.bytes += cost
 		w.byClient[by.client] = by
 		w.count++
@@ -125,8 +129,8 @@ func (w *watches) remove(x *watch) {
 	if of.ring.next == &of.ring {
 		delete(w.byKey, of.key)
 	}
-	delete(by.keys, of.key)
-	if len(by.keys) == 0 && !by.gone {
+	by.keys.Delete(of.key)
+	if len(by.keys.All) == 0 && !by.gone {
 		delete(w.byClient, by.client)
 	}
 }
@@ -144,7 +148,7 @@ func (w *watches) disconnect(client string) {
 // more. It calls ended for each one before.
 func (w *watches) sweep(limit int, ended func(*watch)) (more bool) {
 	for ; len(w.leaving) > 0; w.leaving = w.leaving[1:] {
-		for _, x := range w.leaving[0].keys {
+		for _, x := range w.leaving[0].keys.All {
 			if limit--; limit < 0 {
 				return true
 			}

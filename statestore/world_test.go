@@ -141,16 +141,16 @@ func (w *world) checkWatches() {
 	watchers := slices.Concat(slices.Collect(maps.Values(of.byClient)), of.leaving)
 	for _, by := range watchers {
 		sum := int64(0)
-		for key, x := range by.keys {
+		for key, x := range by.keys.All {
 			if x.watcher != by || x.watched.key != key || of.byKey[key] != x.watched || x.next.previous != x || x.previous.next != x {
 				w.tb.Fatalf("the watch of %q by %q is filed wrongly", key, by.client)
 			}
 			sum += costOf(key)
 		}
-		if by.bytes != sum || by.gone != (of.byClient[by.client] != by) || !by.gone && len(by.keys) == 0 {
-			w.tb.Fatalf("%q has %d watches of %d bytes, counted as %d", by.client, len(by.keys), sum, by.bytes)
+		if by.bytes != sum || by.gone != (of.byClient[by.client] != by) || !by.gone && len(by.keys.All) == 0 {
+			w.tb.Fatalf("%q has %d watches of %d bytes, counted as %d", by.client, len(by.keys.All), sum, by.bytes)
 		}
-		count += len(by.keys)
+		count += len(by.keys.All)
 		bytes += sum
 	}
 	listed := 0

@@ -133,7 +133,7 @@ func (s *seen) add(key []byte) bool {
 // Walk visits the states of a model until it has visited all, or reaches a limit, or a property is broken. The error
 // is the end of ctx.
 func (m Model[S]) Walk(ctx context.Context, limits Limits) (Result, error) {
-	if most := 3000; UnderRace && (limits.States == 0 || limits.States > most) {
+	if most := 500; UnderRace && (limits.States == 0 || limits.States > most) {
 		limits.States = most
 	}
 	var result Result

@@ -2,6 +2,6 @@
 
 package explore
 
-// UnderRace says that the race detector watches. A walk then ends after some thousand states: it takes ten
+// UnderRace says that the race detector watches. A walk then ends after some hundred states: it takes ten
 // times as long, and pure code has no races.
 const UnderRace = true

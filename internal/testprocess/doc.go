@@ -21,7 +21,7 @@ import (
 
 // parallel is how many parallel tests of a package may run at once at least, unless -parallel says
 // otherwise: they wait for other processes most of the time.
-const parallel = 4
+const parallel = 6
 
 // Run runs the tests of a package, and returns the exit code. TestMain calls it once.
 func Run(m *testing.M) int {

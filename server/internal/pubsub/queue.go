@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/shrinkmap"
 	"github.com/tenurelock/tenure/server/internal/wire"
 )
 
@@ -39,7 +40,8 @@ type queue struct {
 	receiver Receiver // without Wake: not connected
 	awake    bool     // Wake was called, and not everything is sent
 	unsent   []*waiting
-	sent     map[uint16]*waiting // on this connection, by packet id
+	taken    int                             // how many were, since it was copied
+	sent     shrinkmap.Map[uint16, *waiting] // on this connection, by packet id
 	sends    uint64
 	bytes    int64
 	packetID uint16 // the latest
@@ -60,8 +62,8 @@ func (s *Session) Detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.receiver = Receiver{}
-	again := slices.SortedFunc(maps.Values(s.sent), func(a, b *waiting) int { return cmp.Compare(a.order, b.order) })
-	s.unsent, s.sent = append(again, s.unsent...), nil
+	again := slices.SortedFunc(maps.Values(s.sent.All), func(a, b *waiting) int { return cmp.Compare(a.order, b.order) })
+	s.unsent, s.sent = append(again, s.unsent...), shrinkmap.Map[uint16, *waiting]{}
 	s.filterLocked(func(w *waiting) bool { return w.qos > 0 })
 }
 
@@ -74,6 +76,9 @@ func (s *Session) filterLocked(keep func(*waiting) bool) {
 		}
 		return gone
 	})
+	if 8*len(s.unsent) < cap(s.unsent) {
+		s.unsent = slices.Clone(s.unsent) // which gives memory back
+	}
 }
 
 // freeLocked gives back what a message takes up, which the queue no longer has.
@@ -85,7 +90,7 @@ func (s *Session) freeLocked(w *waiting) {
 
 // clearLocked drops all messages.
 func (s *Session) clearLocked() {
-	s.broker.waiting.Add(-int64(len(s.unsent) + len(s.sent)))
+	s.broker.waiting.Add(-int64(len(s.unsent) + len(s.sent.All)))
 	s.broker.waitingBytes.Release(s.bytes)
 	s.queue = queue{}
 }
@@ -106,7 +111,7 @@ func (s *Session) unlockAndWake() {
 // isDue reports whether a message can be sent now. Once as many are in flight as the client allows, it allows no
 // message of QoS 0 either, to keep the order [MQTT-4.9.0-2].
 func (q *queue) isDue() bool {
-	return len(q.unsent) > 0 && len(q.sent) < int(cmp.Or(q.receiver.ReceiveMaximum, math.MaxUint16))
+	return len(q.unsent) > 0 && len(q.sent.All) < int(cmp.Or(q.receiver.ReceiveMaximum, math.MaxUint16))
 }
 
 // offer queues a message, or counts why it is dropped.
@@ -117,7 +122,7 @@ func (s *Session) offer(m *Message, qos byte) {
 	switch {
 	case s.ended || s.receiver.Wake == nil && qos == 0:
 		return
-	case len(s.unsent)+len(s.sent) >= maxMessages || s.bytes+size > maxBytes:
+	case len(s.unsent)+len(s.sent.All) >= maxMessages || s.bytes+size > maxBytes:
 		s.broker.drop(SessionFull)
 		return
 	case !s.broker.waitingBytes.Take(s.bytes, size, assured):
@@ -152,8 +157,8 @@ func (s *Session) Sweep(now time.Time) {
 // are not in use.
 func (s *Session) Acknowledge(packetID uint16) {
 	s.mu.Lock()
-	if w := s.sent[packetID]; w != nil {
-		delete(s.sent, packetID)
+	if w := s.sent.All[packetID]; w != nil {
+		s.sent.Delete(packetID)
 		s.freeLocked(w)
 	}
 	s.unlockAndWake()
@@ -185,8 +190,9 @@ func (s *Session) next() (packet wire.Forward, ok bool) {
 			continue // it has expired meanwhile
 		}
 		s.unsent[0] = nil
-		if s.unsent = s.unsent[1:]; len(s.unsent) == 0 {
-			s.unsent = nil // an idle client needs no memory
+		s.unsent = s.unsent[1:]
+		if s.taken++; s.taken > 8*len(s.unsent) {
+			s.unsent, s.taken = slices.Clone(s.unsent), 0 // what is before the slice stays as long as that does
 		}
 		packet = w.packet(now)
 		why := Reason("")
@@ -223,14 +229,11 @@ func (s *Session) askUnlocked(topic string) bool {
 // is one, since fewer messages are in flight than there are ids. Those that were sent before come first.
 func (s *Session) sentLocked(w *waiting) uint16 {
 	for w.packetID == 0 {
-		if s.packetID++; s.sent[s.packetID] == nil {
+		if s.packetID++; s.sent.All[s.packetID] == nil {
 			w.packetID = s.packetID
 		}
 	}
-	if s.sent == nil {
-		s.sent = make(map[uint16]*waiting)
-	}
-	s.sent[w.packetID] = w
+	s.sent.Set(w.packetID, w)
 	s.sends++
 	w.order = s.sends
 	return w.packetID

@@ -90,7 +90,7 @@ func publish(t *testing.T, b *Broker, messages ...*Message) {
 // checkEmpty checks that nothing is held any more.
 func checkEmpty(t *testing.T, b *Broker) {
 	t.Helper()
-	if usage := b.Usage(); usage != (Usage{}) || b.root.below != nil {
+	if usage := b.Usage(); usage != (Usage{}) || len(b.root.below.All) > 0 {
 		t.Errorf("what is held at the end: %+v, %v", usage, b.root)
 	}
 }
@@ -289,13 +289,82 @@ func TestInvariant57EachSessionHasSomeRoomWhateverOthersTake(t *testing.T) {
 	checkEmpty(t, b)
 }
 
-func TestAClientHasALimitOfSubscriptionsAndGivesTheirMemoryBack(t *testing.T) {
-	heap := func() int64 {
-		var stats runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&stats)
-		return int64(stats.HeapAlloc)
+// heap returns how many bytes are in use.
+func heap() int64 {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
+}
+
+// What a client had once must not take up memory for which it no longer counts.
+func TestInvariant57WhatIsGoneTakesUpNoMemory(t *testing.T) {
+	const rounds = 20
+	for name, attack := range map[string]func(s *Session, round int){
+		"filters of one level": func(s *Session, round int) {
+			for n := range 900 {
+				subscribe(t, s, 0, fmt.Sprint(round, "/", n))
+			}
+			for n := range 899 {
+				s.Unsubscribe(fmt.Sprint(round, "/", n))
+			}
+		},
+		"long filters": func(s *Session, round int) {
+			subscribed := make([]string, 62)
+			for n := range subscribed {
+				subscribed[n] = fmt.Sprint(round) + strings.Repeat("/x", n) + "/" + strings.Repeat("y", 900)
+			}
+			subscribe(t, s, 0, subscribed...)
+			subscribe(t, s, 0, fmt.Sprint(round)+strings.Repeat("/x", len(subscribed)))
+			for _, filter := range subscribed {
+				s.Unsubscribe(filter)
+			}
+		},
+		"messages": func(s *Session, round int) {
+			if round > 0 {
+				return
+			}
+			for n := range maxMessages {
+				m := message("a", "", byte(n&1))
+				m.Expires = in(time.Hour * time.Duration(n&1))
+				publish(t, s.broker, m)
+			}
+			s.Sweep(time.Now())
+			s.Append(nil, 1<<30)
+			for n := range maxMessages {
+				s.Acknowledge(uint16(n))
+			}
+		},
+		"messages that leave one after the other": func(s *Session, round int) {
+			if round > 0 {
+				return
+			}
+			attachWith(s, 1)
+			for range maxMessages {
+				publish(t, s.broker, message("a", "", 1))
+			}
+			for n := range maxMessages - 1 {
+				s.Append(nil, 1)
+				s.Acknowledge(uint16(n + 1))
+			}
+		},
+	} {
+		b := newBroker()
+		s := newSession(b, "s")
+		attach(s)
+		subscribe(t, s, 1, "a")
+		before := heap()
+		for round := range rounds {
+			attack(s, round)
+		}
+		if kept, counted := heap()-before, b.Usage().SubscriptionBytes+16<<10; kept > counted {
+			t.Errorf("%s: %d bytes are kept, and count for %d", name, kept, counted)
+		}
+		runtime.KeepAlive(s)
 	}
+}
+
+func TestAClientHasALimitOfSubscriptionsAndGivesTheirMemoryBack(t *testing.T) {
 	b := newBroker()
 	before := heap()
 	const sessions = 20

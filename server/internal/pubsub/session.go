@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/tenurelock/tenure/internal/shrinkmap"
 )
 
 // Subscription has the options of one filter of a SUBSCRIBE.
@@ -26,7 +28,7 @@ type Session struct {
 	mayRead func(topic string) bool
 
 	// Guarded by Broker.filters.
-	filters map[string]struct{}
+	filters shrinkmap.Map[string, struct{}]
 	bytesOf int64 // what these take up
 
 	mu    sync.Mutex
@@ -40,24 +42,16 @@ func (s *Session) Subscribe(filter string, sub Subscription) (ok bool) {
 	b := s.broker
 	b.filters.Lock()
 	defer b.filters.Unlock()
-	if _, existed := s.filters[filter]; !existed {
+	if _, existed := s.filters.All[filter]; !existed {
 		bytes := sizeOf(filter)
-		if s.ended || len(s.filters) >= maxSubscriptions || !b.subBytes.Take(s.bytesOf, bytes, assured) {
+		if s.ended || len(s.filters.All) >= maxSubscriptions || !b.subBytes.Take(s.bytesOf, bytes, assured) {
 			return false
 		}
-		if s.filters == nil {
-			s.filters = make(map[string]struct{})
-		}
-		s.filters[filter] = struct{}{}
+		s.filters.Set(filter, struct{}{})
 		s.bytesOf += bytes
 		b.subscriptions++
 	}
-	b.root.at(filter, func(l *level) {
-		if l.sessions == nil {
-			l.sessions = make(map[*Session]Subscription)
-		}
-		l.sessions[s] = sub
-	})
+	b.root.at(filter, func(l *level) { l.sessions.Set(s, sub) })
 	return true
 }
 
@@ -67,16 +61,14 @@ func (s *Session) Unsubscribe(filter string) (existed bool) {
 	b := s.broker
 	b.filters.Lock()
 	defer b.filters.Unlock()
-	if _, existed = s.filters[filter]; !existed {
+	if _, existed = s.filters.All[filter]; !existed {
 		return false
 	}
-	if delete(s.filters, filter); len(s.filters) == 0 {
-		s.filters = nil // maps do not shrink
-	}
+	s.filters.Delete(filter)
 	s.bytesOf -= sizeOf(filter)
 	b.subBytes.Release(sizeOf(filter))
 	b.subscriptions--
-	b.root.at(filter, func(l *level) { delete(l.sessions, s) })
+	b.root.at(filter, func(l *level) { l.sessions.Delete(s) })
 	return true
 }
 
@@ -87,7 +79,7 @@ func (s *Session) End() {
 	s.ended = true
 	s.clearLocked()
 	s.mu.Unlock()
-	filters := slices.Collect(maps.Keys(s.filters))
+	filters := slices.Collect(maps.Keys(s.filters.All))
 	s.broker.filters.Unlock()
 	for _, filter := range filters {
 		s.Unsubscribe(filter) // one at a time, so that others can take the lock in between

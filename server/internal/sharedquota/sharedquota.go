@@ -24,7 +24,7 @@ func New(limit int64) *Quota { return &Quota{limit: limit} }
 func (q *Quota) Take(own, bytes, assured int64) bool {
 	for {
 		used := q.used.Load()
-		if own+bytes > max(assured, q.limit-used-bytes) {
+		if bytes > 0 && own+bytes > max(assured, q.limit-used-bytes) {
 			return false
 		}
 		if q.used.CompareAndSwap(used, used+bytes) {

@@ -23,6 +23,7 @@ func TestAClientHasAtMostAsMuchAsIsLeftForAllOthers(t *testing.T) {
 		{"beside another, as much as is left", 50, 0, 25, true},
 		{"beside another, more than is left", 50, 0, 26, false},
 		{"what is assured, where nothing is left", 100, 0, 5, true},
+		{"nothing more, where the client has more than is left", 100, 60, 0, true},
 		{"more than what is assured, where nothing is left", 100, 1, 5, false},
 	} {
 		q := sharedquota.New(limit)

@@ -333,7 +333,7 @@ func TestAnInterruptedExaminationOfASilentStoreEnds(t *testing.T) {
 type slowConn struct{ net.Conn }
 
 func (c slowConn) Write(p []byte) (int, error) {
-	time.Sleep(45 * time.Millisecond) // what the test is about
+	time.Sleep(120 * time.Millisecond) // what the test is about; far more than a connection takes on a busy machine
 	return c.Conn.Write(p)
 }
 
