@@ -109,6 +109,36 @@ func TestInvariant23TheLastRequestsAreRecognized(t *testing.T) {
 	}
 }
 
+// Invariant 23: a client may use correlation data again while the request that had it first can still be delivered
+// again. That is not applied over what came later, also by a store that was restored.
+func TestInvariant23ARedeliveryWhoseCorrelationDataWasUsedAgainIsNotAppliedAgain(t *testing.T) {
+	d := make(disk)
+	w := d.world(t, Options{})
+	first, _ := w.deliver("c", "1", "SET", "k", "first")
+	later, _ := w.deliver("c", "1", "SET", "k", "later")
+	deleted, _ := w.deliver("c", "1", "DEL", "other")
+	want := func(when string) {
+		t.Helper()
+		for _, sent := range []struct {
+			words []string
+			reply Reply
+		}{{[]string{"SET", "k", "first"}, first}, {[]string{"SET", "k", "later"}, later}, {[]string{"SET", "k", "first"}, first}} {
+			if again, notified := w.deliver("c", "1", sent.words...); again != asSent(sent.reply) || notified > 0 {
+				t.Errorf("%s: %q delivered again: %v; the first time %v", when, sent.words, again, sent.reply)
+			}
+		}
+		if got := w.store.entries["k"].value; got != "later" {
+			t.Errorf("%s: the key has %q", when, got)
+		}
+	}
+	want("at once")
+	if again, _ := w.deliver("c", "1", "DEL", "other"); again != asSent(deleted) {
+		t.Errorf("DEL delivered again: %v; the first time %v", again, deleted)
+	}
+	w = d.world(t, Options{})
+	want("after a crash")
+}
+
 // MaxClients of a server is derived from this.
 func TestARememberedRequestTakesAsMuchMemoryAsIsCounted(t *testing.T) {
 	for _, window := range []int{1, DefaultDedupWindow, DefaultDedupWindow + 1, 1000} {

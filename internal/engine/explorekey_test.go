@@ -137,7 +137,7 @@ func (p *process) digest(to []byte) []byte {
 		}
 		r.group = max(r.group-p.durable, min(r.group, 0))
 		r.connection -= w.connections[p.scope.menu[r.wish].client] // 0: it is the present one
-		if r.forgotten || r.answered && !r.again && w.left.crashes+w.left.drops == 0 {
+		if !r.again && (r.forgotten || r.answered && w.left.crashes+w.left.drops == 0) {
 			r.tick, r.token, r.reply = 0, hlc.Token{}, statestore.Reply{} // it does not come again
 		}
 	}

@@ -41,7 +41,7 @@ func (c *checker) meetLocked(identity string) {
 	if identity != c.store {
 		c.store = identity // an empty one
 		c.value, c.held, c.highest, c.count = "", "", hlc.Timestamp{}, hlc.Timestamp{}
-		c.written, c.writer, c.began, c.released = "", hlc.Token{}, hlc.Token{}, false
+		c.written, c.writer, c.began, c.restored, c.released = "", hlc.Token{}, hlc.Token{}, "", false
 	}
 }
 
@@ -59,7 +59,7 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		if a.Reply.Version.Compare(c.highest) <= 0 {
 			c.violationLocked("the store gave version %v after %v", a.Reply.Version, c.highest)
 		}
-		c.highest, c.released = a.Reply.Version, false
+		c.highest, c.restored, c.released = a.Reply.Version, "", false
 		c.value, c.held, c.expires = value, value, now+a.Command.Lifetime
 		c.versions[a.Reply.Version], c.grants[a.Reply.Version] = value, a.Store
 		// The first request of a client is not bound to a store: the client knows none.
@@ -137,7 +137,12 @@ func (c *checker) recovered(records []statestore.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sim.tracef("store: has %q of the protected key, version %v, token %v", data.Value, data.Version, data.Token)
-	if identity.Identity != c.store {
+	switch {
+	case identity.Identity == c.store:
+	case identity.HoldOff: // a backup: what it lacks is lost
+		c.meetLocked(identity.Identity)
+		c.restored = lock.Value
+	default:
 		c.violationLocked("a crash made another store of it")
 	}
 	c.lockRecoveredLocked(lock)

@@ -27,7 +27,7 @@ import (
 //   - each tenure, when the store was restarted without its data: it must not renew at a
 //     store that did not grant it, write there, or go on after that store has answered. With
 //     a hold-off the new store must not grant the lease while an old tenure calls itself
-//     valid (47);
+//     valid, nor one that was restored from a backup (47);
 //   - each durable store that starts again after a crash: what it has is the last state that
 //     was acknowledged or a newer one, and no token or version is lower than before (11, 33, 36, 37, 59);
 //   - each write to the protected key: its token is the one token of a tenure and not older
@@ -66,6 +66,7 @@ type checker struct {
 	tokens   map[string]string        // the token of each value, as writes carry it
 	fenced   map[string]bool          // tokens that were refused as older
 	held     string                   // the last value, also after its expiry
+	restored string                   // the value that a backup has, and that its store did not grant
 	released bool                     // the present store found a lease that ended with its connection, and nothing has set it since
 	freeing  map[string]bool          // values that a VDEL was sent for
 	willed   map[string]bool          // values that a Will may release
@@ -160,7 +161,9 @@ func (c *checker) checkLocked() {
 	clear(c.valid[len(still):])
 	c.valid = still
 	for _, h := range c.valid {
-		c.checkOneLocked(h)
+		if h.process.node.clock.stops.Load() == nil { // else nothing acts on it
+			c.checkOneLocked(h)
+		}
 	}
 }
 
@@ -168,7 +171,7 @@ func (c *checker) checkOneLocked(h *holding) {
 	now := c.sim.elapsed()
 	if h.store != c.store {
 		// The store that granted it is gone, and its node need not know yet.
-		if c.sim.holdOff > 0 && c.value != "" && now < c.expires {
+		if c.sim.holdOff > 0 && c.value != "" && c.value != c.restored && now < c.expires {
 			c.violationLocked("%s calls itself valid, and another store has granted the lease to %s", h.name, c.nameLocked(c.value))
 		}
 		return

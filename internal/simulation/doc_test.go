@@ -16,6 +16,7 @@
 // In the seeds with an even number the store has a journal, crashes within commits of which some
 // groups are kept, and starts again, sometimes on a machine with another clock. It may be cut off
 // from its journal, and answer from memory, until another one takes over; or find its disk full.
+// In every fourth seed the disk is lost at times, and a backup restored.
 // In the seeds with an odd number the store is in memory.
 //
 // # The hour

@@ -53,6 +53,7 @@ var faults = []fault{
 
 	// The machine and its clocks.
 	{weight: 1, name: "steady clock jumps", begin: func(h hit) { h.node.jump(h.amount.Abs()) }},
+	{weight: 2, name: "suspended", begin: func(h hit) { h.node.suspend(h.lasts, h.amount.Abs()) }},
 	{weight: 1, name: "wall clock off by seconds", gentle: true, begin: func(h hit) { h.node.stepWall(h.amount) }},
 	{
 		weight: 2, name: "wall clock off by hours", gentle: true,
@@ -114,6 +115,14 @@ var faults = []fault{
 			if h.crashStore(h.amount.Abs()/8, h.amount.Abs()/40, true) {
 				h.journal.Hold()
 			}
+		},
+	},
+	{
+		weight: 2, name: "a backup is restored",
+		in: func(s *simulation) bool { return s.backups && !s.anonymous },
+		begin: func(h hit) {
+			backup, free := slices.Collect(h.journal.Records()), h.random.IntN(2) == 0
+			time.AfterFunc(h.lasts, func() { h.restoreBackup(backup, free) })
 		},
 	},
 	{

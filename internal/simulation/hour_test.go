@@ -80,7 +80,8 @@ type simulation struct {
 	strict          bool          // the store is strict
 	anonymous       bool          // the store has no identity
 	restarts        bool          // the store is restarted at times, without its data
-	holdOff         time.Duration // of a store that was restarted
+	backups         bool          // the store's disk is lost at times, and a backup restored
+	holdOff         time.Duration // of a store that was restarted, or restored
 	instant         bool          // a lost connection releases the lease
 	noNotifications bool          // there are none any more when it is calm
 
@@ -111,6 +112,9 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 		if seed%2 == 0 {
 			s.journal = new(transporttest.Journal)
 			s.journal.SetLatency(commitTime)
+			if s.backups = seed%4 == 2; s.backups {
+				s.holdOff = ttl
+			}
 		}
 		store, err := transporttest.NewDurableStore(s.nextStore(), s.journal)
 		if err != nil {

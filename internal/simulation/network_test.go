@@ -143,8 +143,10 @@ type link struct {
 
 // RoundTrip implements storeconn.Conn.
 func (l *link) RoundTrip(ctx context.Context, request transporttest.Request) (transporttest.Reply, error) {
+	l.process.awake()
 	sent := l.process.node.sim.checker.sending(l.process, request)
 	reply, err := l.Conn.RoundTrip(ctx, request)
+	l.process.awake()
 	l.process.node.sim.checker.answered(l.process, sent, reply, err)
 	return reply, err
 }

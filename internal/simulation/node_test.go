@@ -12,16 +12,21 @@ import (
 )
 
 // clock is the steady clock of one machine. It has its own rate, and counts the time of
-// suspends, which does not pass elsewhere.
+// suspends, of which a part does not pass elsewhere.
 type clock struct {
 	origin time.Time
 	offset time.Duration
 	rate   float64
 	jumped atomic.Int64
 	jumps  atomic.Int64 // how often
+	// stops holds what it shows while the machine is suspended, since no timer fires then. Those of a bubble do.
+	stops atomic.Pointer[time.Duration]
 }
 
 func (c *clock) now() time.Duration {
+	if stopped := c.stops.Load(); stopped != nil {
+		return *stopped
+	}
 	return c.offset + time.Duration(float64(time.Since(c.origin))*c.rate) + time.Duration(c.jumped.Load())
 }
 
@@ -43,8 +48,9 @@ type node struct {
 	random    *rand.Rand // for what the node's main goroutine does
 	dice      map[string]dice
 	network   network
-	usual     network // when no fault makes it worse
-	quiet     int     // how many faults keep notifications away
+	usual     network       // when no fault makes it worse
+	quiet     int           // how many faults keep notifications away
+	suspended chan struct{} // closed when the machine wakes; nil while it is awake
 	process   *process
 	processes []*process // all there were
 }
@@ -109,6 +115,28 @@ func (n *node) silence(on bool) {
 func (n *node) jump(by time.Duration) {
 	n.clock.jumps.Add(1)
 	n.clock.jumped.Add(int64(by))
+}
+
+// suspend lets the machine sleep. What is under way goes on when it wakes: requests whose bounds are past by then,
+// writes of a holder that has checked its tenure before, and replies. Its clock has counted the time, and beyond more.
+func (n *node) suspend(lasts, beyond time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.suspended != nil {
+		return
+	}
+	wake, now := make(chan struct{}), n.clock.now()
+	n.suspended = wake
+	n.clock.stops.Store(&now)
+	time.AfterFunc(lasts, func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.jump(beyond)
+		n.clock.stops.Store(nil)
+		n.suspended = nil
+		close(wake)
+		n.sim.tracef("%s: awake", n.id)
+	})
 }
 
 // start starts a process. A process that runs on the machine loses its client id to it.

@@ -76,6 +76,20 @@ func (p *process) reconnect() {
 	}
 }
 
+// awake waits while the machine is suspended.
+func (p *process) awake() {
+	p.node.mu.Lock()
+	suspended := p.node.suspended
+	p.node.mu.Unlock()
+	if suspended == nil {
+		return
+	}
+	select {
+	case <-suspended:
+	case <-p.ctx.Done():
+	}
+}
+
 func (p *process) setResign(resign func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -232,6 +246,7 @@ func (p *process) count(ctx context.Context, guard *fencing.Guard) {
 // read reads the number until it is there.
 func (p *process) read(ctx context.Context) (number int, ok bool) {
 	for ctx.Err() == nil {
+		p.awake()
 		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
 		entry, err := p.client.Get(attempt, dataKey)
 		cancel()
@@ -248,6 +263,7 @@ func (p *process) read(ctx context.Context) (number int, ok bool) {
 // write writes one number until the store has confirmed it.
 func (p *process) write(ctx context.Context, guard *fencing.Guard, number int) (ok bool) {
 	for {
+		p.awake()
 		// A write goes on if ctx ends.
 		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		_, err := guard.Set(attempt, dataKey, fmt.Appendf(nil, "%d %s", number, p.name))

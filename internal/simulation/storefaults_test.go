@@ -1,10 +1,13 @@
 package simulation
 
 import (
+	"context"
 	"slices"
 	"time"
 
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -90,6 +93,41 @@ func (s *simulation) recoverStore(delays []time.Duration) {
 	for i, n := range s.nodes {
 		time.AfterFunc(delays[i], n.current().reconnect)
 	}
+}
+
+// restoreBackup puts a store with earlier records, which it changes as tenure restore does, in the place of the
+// present one, whose disk is lost. The hold-off covers what was granted since the backup. If free is true, the backup
+// is of a time at which the lease was free.
+func (h hit) restoreBackup(backup []statestore.Record, free bool) {
+	if h.elapsed()+3*ttl > calmAt {
+		return // the hold-off would not be over in time
+	}
+	defer h.takeStore()()
+	h.crashes++ // it need not start again
+	h.stores++
+	h.tracef("a backup is restored")
+	h.store.Crash(0)
+	h.journal.Erase()
+	bound := hlc.Timestamp{Wall: time.Now().Add(statestore.MaxSkew).UnixMilli()}
+	records := statestore.Group{statestore.Item{Kind: statestore.KindIdentity, Identity: engine.NewIdentity(), HoldOff: true}.Record()}
+	for _, record := range backup {
+		item, err := record.Decode()
+		if err != nil {
+			panic(err)
+		}
+		if item.Version.Compare(bound) > 0 {
+			bound = hlc.Timestamp{Wall: item.Version.Wall, Counter: item.Version.Counter}
+		}
+		if item.Kind != statestore.KindIdentity && item.Kind != statestore.KindBound && (item.Key != lockKey || !free) {
+			records = append(records, record)
+		}
+	}
+	records = append(records, statestore.Item{Kind: statestore.KindBound, Version: bound}.Record())
+	if err := h.journal.Open().Commit(context.Background(), []statestore.Group{records}); err != nil {
+		panic(err)
+	}
+	h.journal.SetLatency(commitTime)
+	h.recoverStore(make([]time.Duration, len(h.nodes)))
 }
 
 // authorized is the access rule of the store: a node that is denied may do nothing.
