@@ -233,7 +233,7 @@ func (l *link) oversized(message *mqtt.Message, err error) {
 	l.store.oversized.Log("topic", logs.Name(message.Topic), "error", err)
 }
 
-// leave ends the connection. Requests until then are answered.
+// leave ends the connection. Requests that come after the UNSUBACK get no answer.
 func (l *link) leave() {
 	guard := time.AfterFunc(leaveTimeout, l.client.Abort)
 	defer guard.Stop()
