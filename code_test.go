@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/tenurelock/tenure/internal/testprocess"
 )
@@ -274,4 +275,17 @@ func isBounded(n *ast.SelectStmt, inSelect map[ast.Node]bool) bool {
 		})
 	}
 	return bounded
+}
+
+func TestLinesOfCodeHave120Characters(t *testing.T) {
+	for name, text := range repository(t) {
+		if path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		for number, line := range strings.Split(text, "\n") {
+			if utf8.RuneCountInString(line) > 120 {
+				t.Errorf("%s:%d has %d characters", name, number+1, utf8.RuneCountInString(line))
+			}
+		}
+	}
 }

@@ -93,12 +93,12 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 	}
 	c.socket = socket
 	c.input = &mqtt.Filter{
-		Source: socket,
-		Limit:  most,
-		First:  min(wire.FirstPacket, most),
-		Check:  c.check,
-		Pause:  c.pause,
-		Room:   c.takeArriving,
+		Source:  socket,
+		Limit:   most,
+		First:   min(wire.FirstPacket, most),
+		Check:   c.check,
+		Pause:   c.pause,
+		Reserve: c.takeArriving,
 	}
 	return c
 }

@@ -71,7 +71,7 @@ type Client struct {
 	replaced   chan struct{} // closed when another store answers; nil before the first answer
 	answered   time.Time     // when a store last answered
 	storeless  bool          // the latest news of a store was ErrNoStore
-	era        uint64        // changes when the store may have forgotten all watches
+	epoch      uint64        // changes when the store may have forgotten all watches
 }
 
 // NewClient returns a client that sends its requests over conn, such as one of package transporttest, and
@@ -79,7 +79,8 @@ type Client struct {
 func NewClient(conn storeconn.Conn, options ClientOptions) (*Client, error) {
 	options.RequestTimeout = cmp.Or(options.RequestTimeout, defaultRequestTimeout)
 	if options.RequestTimeout < 0 {
-		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout, defaultRequestTimeout)
+		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout,
+			defaultRequestTimeout)
 	}
 	if options.Now == nil {
 		options.Now = time.Now
@@ -211,7 +212,7 @@ func (c *Client) up() {
 	if !c.storeless {
 		c.unbroken = make(chan struct{})
 	}
-	c.era++
+	c.epoch++
 	c.wakeAllLocked() // the pauses between two connections bound how often
 	c.changeLocked(true, nil, c.trace.Connected)
 }

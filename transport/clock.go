@@ -102,7 +102,8 @@ func (c *Client) explainSkew(request *storeconn.Request, store hlc.Timestamp, er
 	}
 	switch {
 	case errors.Is(err, ErrTimestampTooFarAhead) && request.Timestamp != "":
-		return fmt.Errorf("this node's clock reads %s, and the store's %s: synchronize the clock of this node: %w", node, shows, err)
+		return fmt.Errorf("this node's clock reads %s, and the store's %s: synchronize the clock of this node: %w", node,
+			shows, err)
 	case errors.Is(err, ErrFencingTokenTooFarAhead) && request.FencingToken != "":
 		return fmt.Errorf("the store's clock reads %s, and the fencing token is %s: synchronize the clocks of the store "+
 			"and of the node where the token came from: %w", shows, request.FencingToken, err)
@@ -123,7 +124,8 @@ func (c *Client) adapt(request *storeconn.Request, store hlc.Timestamp, err erro
 	ahead := c.clock.ahead
 	c.mu.Unlock()
 	if adapted && ahead {
-		c.log(slog.LevelWarn, "this node's clock is ahead of the store's; requests go by the store's until that changes", "error", err)
+		c.log(slog.LevelWarn, "this node's clock is ahead of the store's; requests go by the store's until that changes",
+			"error", err)
 	}
 	return adapted
 }
@@ -148,7 +150,8 @@ func (c *Client) observe(version hlc.Timestamp) {
 	tooFar, _ := c.clock.observe(version, local) // a version that cannot be merged does no harm
 	c.mu.Unlock()
 	if tooFar {
-		c.log(slog.LevelWarn, "the store's versions and this node's clock disagree: synchronize the clocks of the store and of this node",
+		c.log(slog.LevelWarn, "the store's versions and this node's clock disagree: "+
+			"synchronize the clocks of the store and of this node",
 			"version", version.String(), "node", time.UnixMilli(local).UTC())
 	}
 }

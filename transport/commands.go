@@ -211,7 +211,8 @@ var verdicts = map[string][]verdict{
 
 // do sends a request, unless something is wrong with it, and reads the reply. It traces the request. Its error has
 // the verb and the key.
-func (c *Client) do(ctx context.Context, verb, key string, wrong error, request storeconn.Request) (answer answer, err error) {
+func (c *Client) do(ctx context.Context, verb, key string, wrong error,
+	request storeconn.Request) (answer answer, err error) {
 	began := time.Now()
 	if wrong != nil {
 		err = notSent(wrong)

@@ -38,11 +38,13 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 	case len(o.Password) > 0 && o.PasswordFile != "":
 		return errors.New("transport: Options.Password and PasswordFile exclude each other: set one")
 	case o.TokenFile != "" && (o.Username != "" || len(o.Password) > 0 || o.PasswordFile != ""):
-		return errors.New("transport: Options.TokenFile and Username or a password exclude each other: a client authenticates in one way")
+		return errors.New("transport: Options.TokenFile and Username or a password exclude each other: " +
+			"a client authenticates in one way")
 	case (o.TLS.CertFile == "") != (o.TLS.KeyFile == ""):
 		return optionError("TLS.CertFile", nil, "and its key belong together: set both or neither")
 	case len(o.Password) > mqtt.MaxString:
-		return optionError("Password", nil, fmt.Sprintf("has %d bytes, and MQTT carries at most %d", len(o.Password), mqtt.MaxString))
+		return optionError("Password", nil, fmt.Sprintf("has %d bytes, and MQTT carries at most %d", len(o.Password),
+			mqtt.MaxString))
 	}
 	if _, _, err := o.secrets(); err != nil {
 		return fmt.Errorf("transport: %w", err)

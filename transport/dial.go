@@ -85,7 +85,7 @@ const (
 	defaultReconnectMax = 2 * time.Second
 
 	defaultMaxPacketSize = 2 << 20
-	// minMaxPacketSize leaves room for the packets that a broker sends to any client.
+	// minMaxPacketSize leaves space for the packets that a broker sends to any client.
 	minMaxPacketSize = 1 << 10
 	// maxMaxPacketSize is the size of the largest packet there can be [MQTT-2.1.4].
 	maxMaxPacketSize = 1<<28 - 1 + 5
@@ -163,19 +163,22 @@ func (o *Options) complete() error {
 		o.ClientID = fmt.Sprintf("%s-%016x", host, rand.Uint64())
 	}
 	if strings.ContainsAny(o.ClientID, "/+#") || strings.ContainsFunc(o.ClientID, unicode.IsControl) {
-		return optionError("ClientID", o.ClientID, "contains a character with a meaning in topics: one of / + # or a control character")
+		return optionError("ClientID", o.ClientID,
+			"contains a character with a meaning in topics: one of / + # or a control character")
 	}
 	if !protocol.CanNotify(o.ClientID, "+") { // paho v0.23.0 would cut the topic filter off
 		return optionError("ClientID", o.ClientID, "is too long for the topic of its notifications")
 	}
 	o.KeepAlive = cmp.Or(o.KeepAlive, defaultKeepAlive)
 	if o.KeepAlive < time.Second || o.KeepAlive%time.Second != 0 || o.KeepAlive > math.MaxUint16*time.Second {
-		return optionError("KeepAlive", o.KeepAlive, fmt.Sprintf("is not a whole number of seconds from 1 to %d", math.MaxUint16))
+		return optionError("KeepAlive", o.KeepAlive,
+			fmt.Sprintf("is not a whole number of seconds from 1 to %d", math.MaxUint16))
 	}
 	o.ReconnectMin = cmp.Or(o.ReconnectMin, defaultReconnectMin)
 	o.ReconnectMax = cmp.Or(o.ReconnectMax, max(defaultReconnectMax, o.ReconnectMin))
 	if o.ReconnectMin < 0 || o.ReconnectMax < o.ReconnectMin {
-		return optionError("ReconnectMin", o.ReconnectMin, fmt.Sprintf("and ReconnectMax %v must be positive and in this order", o.ReconnectMax))
+		return optionError("ReconnectMin", o.ReconnectMin,
+			fmt.Sprintf("and ReconnectMax %v must be positive and in this order", o.ReconnectMax))
 	}
 	o.MaxPacketSize = cmp.Or(o.MaxPacketSize, defaultMaxPacketSize)
 	if o.MaxPacketSize < minMaxPacketSize || o.MaxPacketSize > maxMaxPacketSize {
@@ -187,7 +190,8 @@ func (o *Options) complete() error {
 }
 
 func optionError(field string, value any, problem string) error {
-	return fmt.Errorf("transport: %w", &optionerror.Error{Package: "transport", Field: field, Value: value, Problem: problem})
+	return fmt.Errorf("transport: %w", &optionerror.Error{Package: "transport", Field: field, Value: value,
+		Problem: problem})
 }
 
 // pauses are the times that a client waits between attempts to connect.

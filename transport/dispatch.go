@@ -72,7 +72,8 @@ func (d *dispatcher) next() func() {
 		dropped := d.dropped
 		d.dropped = 0
 		return func() {
-			d.log.Warn("dropped calls of the Trace and lines of this log: the functions of the program are too slow", "dropped", dropped)
+			d.log.Warn("dropped calls of the Trace and lines of this log: the functions of the program are too slow",
+				"dropped", dropped)
 		}
 	}
 	if len(d.queue) == 0 {

@@ -64,7 +64,7 @@
 // # Errors
 //
 //	errors.Is                          meaning                                 what recovers
-//	ErrOutcomeUnknown                  perhaps applied                         read the key, or repeat what may be repeated
+//	ErrOutcomeUnknown                  perhaps applied                         read the key, or repeat what may be
 //	ErrNotSent                         never sent                              repeat
 //	ErrConditionFailed                 NX, NEX or the value of VDel differed   the program decides
 //	ErrNotAuthorized and others        the store refused (*RefusedError)       the program or its operator
@@ -72,7 +72,7 @@
 //	ErrTimestampTooFarAhead            a clock is more than a minute ahead     the operator: the error names the clock
 //	ErrNoStore                         no store on this broker                 the operator; or repeat until there is one
 //	ErrNoStore and ErrOutcomeUnknown   no reply, ever: probably no store       the operator; else as ErrOutcomeUnknown
-//	*ConnectionError                   the broker refuses the connection       the operator: the error says what to check;
+//	*ConnectionError                   the broker refuses the connection       the operator: the error says why;
 //	                                                                           a client that was connected goes on trying
 //	*ConnectionError                   why the broker ended the connection     the client connects again
 //	ErrPacketTooLarge, *RejectedError  the broker rejected the request         the program, or the broker's operator

@@ -25,7 +25,8 @@ var (
 	// clients with one id would disconnect each other forever. Give each process a client
 	// id of its own, and within a process each library that connects; see
 	// [FromEnv].
-	ErrSessionTakenOver = errors.New("another connection took over this client id; give each process, and each library in it that connects, its own")
+	ErrSessionTakenOver = errors.New("another connection took over this client id; " +
+		"give each process, and each library in it that connects, its own")
 	// ErrNoStore: no state store is subscribed to requests on the broker. Together with
 	// ErrOutcomeUnknown it is a guess: the broker took a request, no reply came in time,
 	// and no reply has come since the connection was made.
@@ -206,5 +207,6 @@ func unknown(cause error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown,
 func isRefusal(err error) bool {
 	var refused *RefusedError
 	var rejected *RejectedError
-	return (errors.As(err, &refused) || errors.As(err, &rejected) || errors.Is(err, ErrKeyTooLong)) && !errors.Is(err, ErrOutcomeUnknown)
+	return (errors.As(err, &refused) || errors.As(err, &rejected) || errors.Is(err, ErrKeyTooLong)) &&
+		!errors.Is(err, ErrOutcomeUnknown)
 }

@@ -136,7 +136,7 @@ func TestNoMoreRequestsAreUnderWayThanTheBrokerTakes(t *testing.T) {
 	})
 }
 
-// After a reconnect a client registers all of its watches again. Over a slow link that must leave room for the
+// After a reconnect a client registers all of its watches again. Over a slow link that must leave space for the
 // requests of the program.
 func TestManyWatchesAreRegisteredTogetherAndLeaveRoomForRequests(t *testing.T) {
 	const roundTrip, keys = 100 * time.Millisecond, 1000

@@ -101,7 +101,8 @@ func (l *link) dial(ctx context.Context) error {
 // next connection asks again.
 func (l *link) subscribe(ctx context.Context) error {
 	notifications := protocol.NotifyFilter(l.conn.ClientID())
-	suback, err := l.client.Subscribe(ctx, packets.SubOptions{Topic: l.replies, QoS: 1}, packets.SubOptions{Topic: notifications, QoS: 1})
+	suback, err := l.client.Subscribe(ctx, packets.SubOptions{Topic: l.replies, QoS: 1},
+		packets.SubOptions{Topic: notifications, QoS: 1})
 	switch {
 	case err == nil || closed.Is(l.down): // which established sees
 		return nil
@@ -306,7 +307,7 @@ func keep(latest *string, text []byte) string {
 	return *latest
 }
 
-// signal puts an item into a channel that has room for one, if there is none.
+// signal puts an item into a channel that has space for one, if there is none.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -417,7 +417,8 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	}
 	cause, why := errConnectionLost, error(nil)
 	if disconnect != nil {
-		why = &ConnectionError{true, disconnect.ReasonCode, disconnect.Properties.ReasonString, disconnect.Properties.ServerReference}
+		why = &ConnectionError{true, disconnect.ReasonCode, disconnect.Properties.ReasonString,
+			disconnect.Properties.ServerReference}
 	} else if !closed.Is(l.down) {
 		why = l.client.CloseCause()
 	}

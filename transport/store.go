@@ -48,14 +48,15 @@ func (c *Client) answeredBy(identity, instance string) {
 	}
 	c.mu.Unlock()
 	if another {
-		c.log(slog.LevelWarn, "another store answers: the leases of the earlier one are void", "before", mqtt.Shown(before), "now", mqtt.Shown(identity))
+		c.log(slog.LevelWarn, "another store answers: the leases of the earlier one are void", "before", mqtt.Shown(before),
+			"now", mqtt.Shown(identity))
 	}
 }
 
 // newEraLocked has all watches registered again: at once, or leastRepeat after the latest time. Otherwise
 // each reply of a store whose identity changes with each reply would cost a look at each watch.
 func (c *Client) newEraLocked(now time.Time) {
-	c.era++
+	c.epoch++
 	if c.eraDue || c.closed {
 		return
 	}

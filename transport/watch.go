@@ -78,7 +78,7 @@ func (w *Watch) endLocked(err error) {
 }
 
 // offerLocked replaces a change that was not read yet. The client's lock makes it the only
-// sender, so there is room once the old change is out.
+// sender, so there is space once the old change is out.
 func (w *Watch) offerLocked(change Change) {
 	if w.ended {
 		return
@@ -154,8 +154,8 @@ func (c *Client) notify(notification storeconn.Notification) {
 // readNotification accepts both spellings of a delete, and ignores a notification that it
 // cannot read: every waiter also has a timer. A SET may come without its value, which is to be asked for then.
 func (c *Client) readNotification(notification storeconn.Notification) (change Change, hasValue, ok bool) {
-	var room [4][]byte
-	words, err := resp3.DecodeArray(room[:0], notification.Payload)
+	var buffer [4][]byte
+	words, err := resp3.DecodeArray(buffer[:0], notification.Payload)
 	event := ""
 	if err == nil && len(words) >= 2 && string(words[0]) == protocol.NotifyWord {
 		event = string(words[1])
@@ -197,14 +197,14 @@ type registration struct {
 
 	// Owned by its goroutine.
 	tried   int                         // the last connection over which KEYNOTIFY was sent
-	done    uint64                      // the last era in which KEYNOTIFY is known to have worked; 0: none
+	done    uint64                      // the last epoch in which KEYNOTIFY is known to have worked; 0: none
 	begun   time.Time                   // when KEYNOTIFY was last sent
 	waits   bool                        // it said that the client waits for the lease
 	refresh time.Duration               // how long after that it is sent again, if needed
 	pauses  *backoff.ExponentialBackOff // after requests in a row that failed; nil: the latest did not
 }
 
-// mostRegistering is how many registrations of a client make requests at once, so that many leave room for
+// mostRegistering is how many registrations of a client make requests at once, so that many leave space for
 // the requests of the program. A registration whose request has no answer delays the others only if as many
 // have none.
 const mostRegistering = 64
@@ -290,7 +290,7 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 	c := r.client
 	due := r.untilRefresh() == 0
 	c.mu.Lock()
-	connection, era := c.connection, c.era
+	connection, epoch := c.connection, c.epoch
 	wanted := len(r.watches) > 0
 	waits := slices.ContainsFunc(r.watches, func(w *Watch) bool { return w.waits })
 	r.waits = r.waits && waits // the store forgets it when the client acquires the lease
@@ -314,11 +314,11 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 		r.tried, r.done, r.pauses = 0, 0, nil
 		r.wake() // a watch may have begun meanwhile
 		return 0, false
-	case r.done != era || due || waits && !r.waits:
+	case r.done != epoch || due || waits && !r.waits:
 		if again := leastRepeat - time.Since(r.begun); r.tried == connection && r.done != 0 && again > 0 {
 			return again, false
 		}
-		if r.done != era {
+		if r.done != epoch {
 			c.mu.Lock()
 			for _, watch := range r.watches {
 				watch.missed = !watch.fresh
@@ -330,8 +330,8 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 			r.done = 0
 			return r.failed(err), false
 		}
-		unnoticed := r.done == era && due
-		r.done, r.waits = era, waits
+		unnoticed := r.done == epoch && due
+		r.done, r.waits = epoch, waits
 		return r.read(ctx, unnoticed), false
 	case fresh, changed:
 		return r.read(ctx, false), false

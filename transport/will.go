@@ -107,9 +107,11 @@ type willResult struct {
 }
 
 // SetWill implements Conn.
-func (c *mqttConn) SetWill(ctx context.Context, payload []byte) (lost <-chan struct{}, silence time.Duration, err error) {
+func (c *mqttConn) SetWill(ctx context.Context,
+	payload []byte) (lost <-chan struct{}, silence time.Duration, err error) {
 	if len(payload) > math.MaxUint16 { // paho v0.23.0 would cut it off
-		return nil, 0, fmt.Errorf("%w: with its key and its value it has %d bytes, and MQTT allows %d", ErrNoWill, len(payload), math.MaxUint16)
+		return nil, 0, fmt.Errorf("%w: with its key and its value it has %d bytes, and MQTT allows %d", ErrNoWill,
+			len(payload), math.MaxUint16)
 	}
 	will := &pendingWill{payload: payload, result: make(chan willResult, 1)}
 	c.mu.Lock()

@@ -39,7 +39,8 @@ func CheckWebSocket(server *url.URL, given bool) error {
 	if given || !schemeOf(server).websocket {
 		return nil
 	}
-	return fmt.Errorf("broker address %q needs Options.WebSocket: set it to tenurews.Upgrade, of the module github.com/tenurelock/tenure/contrib/tenurews", server)
+	return fmt.Errorf("broker address %q needs Options.WebSocket: set it to tenurews.Upgrade, "+
+		"of the module github.com/tenurelock/tenure/contrib/tenurews", server)
 }
 
 const addressForm = "write it like mqtt://host:1883, mqtts://host:8883, ws://host/mqtt or wss://host/mqtt"
@@ -67,7 +68,8 @@ func withoutCredentials(text string, err error) error {
 	return err
 }
 
-var errCredentials = errors.New("broker address: remove the @ and the text before it: credentials are options; " + addressForm)
+var errCredentials = errors.New("broker address: remove the @ and the text before it: " +
+	"credentials are options; " + addressForm)
 
 // ParseAddress parses the address of one broker, such as mqtts://host:8883, and adds the
 // default port of its scheme. An address without a scheme is one of mqtt. The error says how to

@@ -25,8 +25,8 @@ const (
 	// MaxControl is the size in bytes of the largest packet to accept that is not a message, such as a
 	// CONNACK. MQTT would allow 256 MiB of properties, which paho v0.23.0 decodes in a minute, to gigabytes.
 	MaxControl = 64 << 10
-	// farewellTimeout bounds a DISCONNECT, and the end of TLS after it.
-	farewellTimeout = time.Second
+	// endWithTimeout bounds a DISCONNECT, and the end of TLS after it.
+	endWithTimeout = time.Second
 	// maxInFlight bounds the messages without a PUBACK, so that a free packet identifier is near.
 	maxInFlight = 1 << 15
 )
@@ -314,20 +314,21 @@ func (c *Client) refuse(err error) {
 		}
 	}
 	c.cause.Store(&why)
-	c.farewell(&packets.Disconnect{ReasonCode: refusal.Code, Properties: &packets.Properties{ReasonString: refusal.Short()}})
+	c.endWith(&packets.Disconnect{ReasonCode: refusal.Code,
+		Properties: &packets.Properties{ReasonString: refusal.Short()}})
 }
 
-// farewell sends a DISCONNECT and closes the connection, lost already or not. A broker that does not read
+// endWith sends a DISCONNECT and closes the connection, lost already or not. A broker that does not read
 // delays it by a second at most.
-func (c *Client) farewell(packet *packets.Disconnect) {
-	abort := time.AfterFunc(farewellTimeout, c.Abort)
+func (c *Client) endWith(packet *packets.Disconnect) {
+	abort := time.AfterFunc(endWithTimeout, c.Abort)
 	defer abort.Stop()
 	c.Write(Encode(packet))
 	_ = c.conn.Close() // an error says that it was lost
 }
 
 // Disconnect sends DISCONNECT and closes the connection, once. Run then returns.
-func (c *Client) Disconnect() { c.ending.Do(func() { c.farewell(&packets.Disconnect{}) }) }
+func (c *Client) Disconnect() { c.ending.Do(func() { c.endWith(&packets.Disconnect{}) }) }
 
 // Write sends whole packets. A failure closes the connection, which ends Run.
 func (c *Client) Write(packets []byte) {
@@ -453,12 +454,13 @@ func (c *Client) Publish(ctx context.Context, m *Message) (*Puback, error) {
 		})
 	})
 	if err == nil && ack.ReasonCode >= Failure {
-		return ack, fmt.Errorf("the broker refused the message (MQTT reason code 0x%02X): %s", ack.ReasonCode, ack.ReasonString)
+		return ack, fmt.Errorf("the broker refused the message (MQTT reason code 0x%02X): %s", ack.ReasonCode,
+			ack.ReasonString)
 	}
 	return ack, err
 }
 
-// PublishAsync sends a message with QoS 1 as soon as the broker's Receive Maximum has room for it
+// PublishAsync sends a message with QoS 1 as soon as the broker's Receive Maximum allows it
 // [MQTT-3.3.4-9], for which it waits until ctx or the connection ends. acknowledged is called with the
 // PUBACK, which it must not keep, in the goroutine of Run, unless the connection ends before. A message that
 // is larger than the broker takes is not sent; the error is a *[TooLargeError] or [ErrTooLong].

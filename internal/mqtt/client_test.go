@@ -189,7 +189,7 @@ func TestMessagesAreReadWhileTheBrokerDoesNotReadAcknowledgements(t *testing.T) 
 		if got := strings.Join(h.received, ""); got != "abcdez" {
 			t.Errorf("received %q", got)
 		}
-		for round := range 2 { // the second time, to see that the room is free again
+		for round := range 2 { // the second time, to see that the quota is free again
 			for i := range receiveMaximum {
 				if ack, ok := h.read().(*packets.Puback); !ok || ack.PacketID != uint16(i+1) || ack.ReasonCode != 0 {
 					t.Fatalf("got %v, want PUBACK %d", ack, i+1)

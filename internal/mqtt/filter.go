@@ -42,16 +42,16 @@ type Filter struct {
 	// Pause, if not nil, is called before the Filter waits for more bytes, and at the end. Answers to
 	// packets may be held back until then.
 	Pause func()
-	// Room, if not nil, is called before the buffer grows beyond the size for small packets,
+	// Reserve, if not nil, is called before the buffer grows beyond the size for small packets,
 	// with the number of bytes. Its error ends the reading. It is called with a negative
 	// number when the buffer shrinks, and at the end of the reading at the latest.
-	Room func(bytes int) error
+	Reserve func(bytes int) error
 
 	buffer     []byte // nil until the first call of Next
 	start, end int    // the unread part of it
 	begun      bool   // the first packet was checked
 	err        error  // ends the reading, after the bytes in the buffer
-	room       int    // bytes that Room has granted
+	reserved   int    // bytes that Reserve has granted
 }
 
 // ErrHeader is the error for a packet with a malformed length, of more than four bytes or of
@@ -78,7 +78,7 @@ func (e *TooLargeError) Error() string {
 }
 
 // Next returns the next packet, whole and checked. It is valid until the next call. An error ends the reading:
-// ErrHeader, a *TooLargeError, or what Check, Room or the source returned.
+// ErrHeader, a *TooLargeError, or what Check, Reserve or the source returned.
 func (f *Filter) Next() ([]byte, error) {
 	for {
 		if packet := f.next(); packet != nil {
@@ -148,16 +148,16 @@ func (f *Filter) pause() {
 	}
 }
 
-// take calls Room for a buffer of length bytes. It fails only if the buffer grows.
+// take calls Reserve for a buffer of length bytes. It fails only if the buffer grows.
 func (f *Filter) take(length int) error {
-	more := max(0, length-bufferSize) - f.room
-	if f.Room == nil || more == 0 {
+	more := max(0, length-bufferSize) - f.reserved
+	if f.Reserve == nil || more == 0 {
 		return nil
 	}
-	if err := f.Room(more); err != nil {
+	if err := f.Reserve(more); err != nil {
 		return err
 	}
-	f.room += more
+	f.reserved += more
 	return nil
 }
 
@@ -167,7 +167,7 @@ func (f *Filter) fill() bool {
 	if f.err != nil {
 		return false
 	}
-	if err := f.makeRoom(); err != nil {
+	if err := f.makeSpace(); err != nil {
 		f.fail(err)
 		return false
 	}
@@ -184,8 +184,8 @@ func (f *Filter) fill() bool {
 	return true
 }
 
-// makeRoom moves the unread bytes to the front of the buffer, and grows or shrinks it.
-func (f *Filter) makeRoom() error {
+// makeSpace moves the unread bytes to the front of the buffer, and grows or shrinks it.
+func (f *Filter) makeSpace() error {
 	kept := f.buffer[f.start:f.end]
 	length := len(f.buffer)
 	switch {

@@ -168,7 +168,7 @@ func TestAFilterPassesOnOnlyCheckedPackets(t *testing.T) {
 	}
 }
 
-// A TLS connection gives the end together with the last bytes where the client's farewell
+// A TLS connection gives the end together with the last bytes where the client's DISCONNECT
 // came with them.
 func TestAFilterPausesAfterWhatCameWithTheEnd(t *testing.T) {
 	pauses := 0
@@ -276,7 +276,7 @@ func TestALargePacketNeedsRoomAndGivesItBack(t *testing.T) {
 		limit  int
 		want   error
 	}{
-		"there is room":             {bytes.NewReader(append(bytes.Clone(packet), packet...)), size, io.EOF},
+		"there is quota":            {bytes.NewReader(append(bytes.Clone(packet), packet...)), size, io.EOF},
 		"there is none":             {bytes.NewReader(packet), size / 2, errFull},
 		"the connection breaks":     {bytes.NewReader(packet[:size/2]), size, io.EOF},
 		"what follows is not MQTT":  {bytes.NewReader(append(bytes.Clone(packet), 0x30, 0xff, 0xff, 0xff, 0xff)), size, ErrHeader},
@@ -285,7 +285,7 @@ func TestALargePacketNeedsRoomAndGivesItBack(t *testing.T) {
 		"one is small before it is": {io.MultiReader(bytes.NewReader([]byte{0x30, 3, 0, 1, 'a'}), bytes.NewReader(packet)), size, io.EOF},
 	} {
 		taken, most := 0, 0
-		f := &Filter{Source: test.source, Room: func(n int) error {
+		f := &Filter{Source: test.source, Reserve: func(n int) error {
 			if taken+n > test.limit {
 				return errFull
 			}
@@ -295,10 +295,10 @@ func TestALargePacketNeedsRoomAndGivesItBack(t *testing.T) {
 		}}
 		err := drain(f)
 		if !errors.Is(err, test.want) || taken != 0 {
-			t.Errorf("%s: %v, and room for %d bytes is left over", name, err, taken)
+			t.Errorf("%s: %v, and a quota of %d bytes is left over", name, err, taken)
 		}
 		if test.limit == size && test.want == io.EOF && most == 0 {
-			t.Errorf("%s: it never asked for room", name)
+			t.Errorf("%s: it never asked for quota", name)
 		}
 	}
 }

@@ -40,8 +40,8 @@ func (g *Gate) Publish() *Publish { return &g.publish }
 // Puback is Publish for a PUBACK.
 func (g *Gate) Puback() *Puback { return &g.ack }
 
-// Check checks the next packet, which must be complete and not empty. It keeps only what Publish and Puback return. The error is nil or
-// a [*Refusal]. Nothing is to be read after a Refusal or a DISCONNECT [MQTT-3.14.4-1].
+// Check checks the next packet, which must be complete and not empty. It keeps only what Publish and Puback
+// return. The error is nil or a [*Refusal]. Nothing is to be read after a Refusal or a DISCONNECT [MQTT-3.14.4-1].
 func (g *Gate) Check(packet []byte) error {
 	refusal := g.check(packet)
 	if refusal == nil {
@@ -109,17 +109,22 @@ const tlsHandshake = 0x16
 // beginsHTTP reports whether packet begins as requests of browsers, of Prometheus and of WebSockets do:
 // someone gave them the address of the broker.
 func beginsHTTP(packet []byte) bool {
-	return bytes.HasPrefix(packet, []byte("GET ")) || bytes.HasPrefix(packet, []byte("HEAD ")) || bytes.HasPrefix(packet, []byte("POST "))
+	return bytes.HasPrefix(packet, []byte("GET ")) || bytes.HasPrefix(packet, []byte("HEAD ")) ||
+		bytes.HasPrefix(packet, []byte("POST "))
 }
 
 var (
-	connackProperties = SetOf(packets.PropSessionExpiryInterval, packets.PropReceiveMaximum, packets.PropMaximumQOS, packets.PropRetainAvailable,
-		packets.PropMaximumPacketSize, packets.PropAssignedClientID, packets.PropTopicAliasMaximum, packets.PropReasonString, packets.PropUser,
-		packets.PropWildcardSubAvailable, packets.PropSubIDAvailable, packets.PropSharedSubAvailable, packets.PropServerKeepAlive,
-		packets.PropResponseInfo, packets.PropServerReference, packets.PropAuthMethod, packets.PropAuthData) // [MQTT-3.2.2.3]
-	authProperties       = SetOf(packets.PropAuthMethod, packets.PropAuthData, packets.PropReasonString, packets.PropUser) // [MQTT-3.15.2.2]
-	disconnectProperties = SetOf(packets.PropReasonString, packets.PropUser, packets.PropServerReference)                  // [MQTT-3.14.2.2, MQTT-3.14.2-2]
-	ackProperties        = SetOf(packets.PropReasonString, packets.PropUser)                                               // [MQTT-3.4.2.2, MQTT-3.9.2.1, MQTT-3.11.2.1]
+	connackProperties = SetOf(packets.PropSessionExpiryInterval, packets.PropReceiveMaximum, packets.PropMaximumQOS,
+		packets.PropRetainAvailable, packets.PropMaximumPacketSize, packets.PropAssignedClientID,
+		packets.PropTopicAliasMaximum, packets.PropReasonString, packets.PropUser, packets.PropWildcardSubAvailable,
+		packets.PropSubIDAvailable, packets.PropSharedSubAvailable, packets.PropServerKeepAlive, packets.PropResponseInfo,
+		packets.PropServerReference, packets.PropAuthMethod, packets.PropAuthData) // [MQTT-3.2.2.3]
+	// [MQTT-3.15.2.2]
+	authProperties = SetOf(packets.PropAuthMethod, packets.PropAuthData, packets.PropReasonString, packets.PropUser)
+	// [MQTT-3.14.2.2, MQTT-3.14.2-2]
+	disconnectProperties = SetOf(packets.PropReasonString, packets.PropUser, packets.PropServerReference)
+	// [MQTT-3.4.2.2, MQTT-3.9.2.1, MQTT-3.11.2.1]
+	ackProperties = SetOf(packets.PropReasonString, packets.PropUser)
 )
 
 // checkFromBroker checks a CONNACK, SUBACK, UNSUBACK, PINGRESP, DISCONNECT or AUTH. Of an AUTH it checks the form:

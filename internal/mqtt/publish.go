@@ -49,8 +49,8 @@ type Publish struct {
 
 // publishProperties are the properties that a PUBLISH can have [MQTT-3.3.2.3]. No client has one with a Subscription
 // Identifier [MQTT-3.3.4-6], nor does ours ask for any.
-var publishProperties = SetOf(packets.PropPayloadFormat, packets.PropMessageExpiry, packets.PropContentType, packets.PropResponseTopic,
-	packets.PropCorrelationData, packets.PropTopicAlias, packets.PropUser)
+var publishProperties = SetOf(packets.PropPayloadFormat, packets.PropMessageExpiry, packets.PropContentType,
+	packets.PropResponseTopic, packets.PropCorrelationData, packets.PropTopicAlias, packets.PropUser)
 
 var noLimits Limits
 
@@ -119,7 +119,8 @@ func (p *Publish) ReadProperties(
 		case packets.PropWillDelayInterval:
 			p.WillDelay = property.Number
 		case packets.PropTopicAlias:
-			return Refuse(InvalidAlias, "it has a topic alias, and no maximum of those was announced") // [MQTT-3.2.2-17, MQTT-3.1.2-27]
+			// [MQTT-3.2.2-17, MQTT-3.1.2-27]
+			return Refuse(InvalidAlias, "it has a topic alias, and no maximum of those was announced")
 		}
 		return nil
 	})
@@ -151,7 +152,8 @@ func (p *Publish) Users(yield func(name, value []byte) bool) {
 // Clone returns a copy that shares no memory with the buffer.
 func (p *Publish) Clone() *Publish {
 	c := *p
-	for _, part := range []*[]byte{&c.Topic, &c.ContentType, &c.ResponseTopic, &c.CorrelationData, &c.Payload, &c.properties} {
+	for _, part := range []*[]byte{&c.Topic, &c.ContentType, &c.ResponseTopic, &c.CorrelationData, &c.Payload,
+		&c.properties} {
 		*part = bytes.Clone(*part)
 	}
 	return &c

@@ -149,8 +149,8 @@ func (c *Conn) Silence(on bool) { c.locked(func() { c.silent = on }) }
 func (c *Conn) Cut() { c.leave(nil, false) }
 
 // leave ends the connection if line is the present one or nil, and reports whether it did.
-// farewell stands for DISCONNECT: without one, the Will is executed.
-func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
+// disconnected stands for DISCONNECT: without one, the Will is executed.
+func (c *Conn) leave(line chan struct{}, disconnected bool) (left bool) {
 	c.mu.Lock()
 	if line == nil {
 		c.wanted = false
@@ -162,7 +162,7 @@ func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 	close(c.line)
 	c.line, c.restored, c.queue = nil, make(chan struct{}), nil
 	will := c.will
-	if c.will = nil; farewell || c.ignoreWills {
+	if c.will = nil; disconnected || c.ignoreWills {
 		will = nil
 	}
 	down := c.events.Down
@@ -390,7 +390,7 @@ func (c *Conn) applied(e *exchange, reply Reply) {
 // answer delivers the reply, unless it is lost with the connection.
 func (c *Conn) answer(e *exchange, reply Reply) {
 	if !closed.Is(e.line) && !c.isFrozen(e.line) {
-		e.arrived <- reply // which has room for it
+		e.arrived <- reply // which has space for it
 	}
 }
 

@@ -6,9 +6,9 @@
 //	a request and its reply    Conn.SetFault: lose, hold for minutes, repeat, cut, no store
 //	a notification             Conn.SetNotificationFault: lose, hold, repeat; Conn.Forge; Conn.Silence
 //	the order of messages      hold the first for longer than the second
-//	a connection               Conn.Cut and Conn.Restore; Conn.Freeze makes it half-open; a second Store.Connect takes over
+//	a connection               Conn.Cut and Conn.Restore; Conn.Freeze: half-open; a second Store.Connect takes over
 //	the store                  Store.Restart with its broker, Store.Replace without; Store.HideIdentity
-//	a durable store            Store.Crash and Store.Recover; Journal.SetLatency, Journal.Fail; a second store on the Journal takes over
+//	a durable store            Store.Crash and Store.Recover; Journal.SetLatency, Journal.Fail; another store on it
 //	a clock                    lease.Options.Clock, transport.ClientOptions.Now, Store.SetWall
 //
 // Store.Tap shows what the store did, and in which order, so that a test can check what each

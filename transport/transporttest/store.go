@@ -220,9 +220,9 @@ func (s *Store) fail(failed *engine.Engine) {
 
 // Recover starts a durable store again after a crash, with the data of its journal and the same
 // options: the identity, the fences and the leases are there, and each lease has its whole
-// lifetime again, except for one that a Will would have released: it is free. Connections that were restored meanwhile come up, the others with
-// [Conn.Restore]. Requests that a Fault holds reach the store. The error says why the journal
-// cannot be loaded.
+// lifetime again, except for one that a Will would have released: it is free. Connections that were
+// restored meanwhile come up, the others with [Conn.Restore]. Requests that a Fault holds reach the
+// store. The error says why the journal cannot be loaded.
 func (s *Store) Recover() error {
 	s.mu.Lock()
 	options := s.options

@@ -43,7 +43,8 @@ machine whether it leads. docs/elect.md has the rules, and clients in Python, No
 		},
 	}
 	e.register(cmd.Flags())
-	cmd.Flags().DurationVar(&e.grace, "warn", 0, "how long before the deadline programs must drain; default: a tenth of --ttl")
+	cmd.Flags().DurationVar(&e.grace, "warn", 0,
+		"how long before the deadline programs must drain; default: a tenth of --ttl")
 	cmd.Flags().StringVar(&e.listen, "listen", "", "where programs ask: unix:PATH, or host:port of this machine")
 	return cmd
 }

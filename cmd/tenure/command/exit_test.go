@@ -53,7 +53,7 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 		{"no store for a lock", "lock --wait 1s --broker " + withoutStore + " k -- true", exitUnreachable, "--wait 1s"},
 		{"no broker for a lock", "lock --wait 300ms --broker mqtt://" + silent + " k -- true", exitUnreachable, "--wait 300ms"},
 		{"a lock that another holder has", "lock --wait 1s --broker " + full + " taken -- true", exitTimeout, "--wait 1s"},
-		{"a store without room for a lock", "lock --wait 1s --broker " + full + " k -- true", exitRefused, transport.ErrQuotaExceeded.Error()},
+		{"a store without space for a lock", "lock --wait 1s --broker " + full + " k -- true", exitRefused, transport.ErrQuotaExceeded.Error()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			arguments := strings.Fields(test.line)

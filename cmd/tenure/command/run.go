@@ -30,7 +30,8 @@ func (c *candidateFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&c.health, "health", "", "line for "+supervise.Shell+" that ends with 0 while this node can lead")
 	flags.DurationVar(&e.HealthEvery, "health-every", 0, "pause between two calls of --health; default: a third of --ttl")
 	flags.DurationVar(&e.HealthTimeout, "health-timeout", 0, "how long --health may take; default: a third of --ttl")
-	flags.Func("watchdog", "device that resets a leader that hangs: off, /dev/watchdog, or auto:/dev/watchdog", c.watchdog.Set)
+	flags.Func("watchdog", "device that resets a leader that hangs: off, /dev/watchdog, or auto:/dev/watchdog",
+		c.watchdog.Set)
 }
 
 // runFlags are the flags of run.
@@ -59,7 +60,8 @@ the child and stands by. When the child ends by itself, run ends with its exit c
 	}
 	r.register(cmd.Flags())
 	r.registerChild(cmd.Flags())
-	cmd.Flags().StringVar(&r.after, "after", "", "line for "+supervise.Shell+" that runs when the child is gone, and at the start")
+	cmd.Flags().StringVar(&r.after, "after", "",
+		"line for "+supervise.Shell+" that runs when the child is gone, and at the start")
 	return cmd
 }
 
@@ -72,7 +74,8 @@ func (c *candidateFlags) check() error {
 	case c.watchdog.Device != "" && c.ttl < watchdog.LeastTTL:
 		return fmt.Errorf("--watchdog needs a --ttl of %v at least: devices count in seconds", watchdog.LeastTTL)
 	case c.watchdog.Device != "" && c.after != "" && c.grace >= watchdog.Timeout(c.ttl):
-		return fmt.Errorf("--watchdog would reset this machine while --after runs: make --grace shorter than %v, a quarter of --ttl",
+		return fmt.Errorf("--watchdog would reset this machine while --after runs: "+
+			"make --grace shorter than %v, a quarter of --ttl",
 			watchdog.Timeout(c.ttl))
 	case c.health == "" && (e.HealthEvery != 0 || e.HealthTimeout != 0):
 		return errors.New("--health-every and --health-timeout need --health")

@@ -40,7 +40,8 @@ func (s *switchoverFlags) run(cmd *cobra.Command, client *transport.Client, argu
 	defer cancel()
 	if s.to != "" {
 		defer time.AfterFunc(2*time.Second, func() {
-			fmt.Fprintf(cmd.ErrOrStderr(), "%q does not lead yet: does a candidate with that --holder stand by? waiting until --wait %v\n", s.to, s.wait)
+			fmt.Fprintf(cmd.ErrOrStderr(), "%q does not lead yet: does a candidate with that --holder stand by? "+
+				"waiting until --wait %v\n", s.to, s.wait)
 		}).Stop()
 	}
 	switched, err := election.Switchover(waiting, client, arguments[0], s.to)

@@ -64,13 +64,16 @@ func leaseTable(ctx context.Context, page string, names []string) (string, error
 			continue
 		}
 		holder, since := lease.Holder, state.At.Sub(lease.Since)
-		left, waiting := fmt.Sprint(millis(lease.LeftMillis).Round(100*time.Millisecond)), len(lease.Waiting)+lease.WaitingHidden
+		left, waiting := fmt.Sprint(millis(lease.LeftMillis).Round(100*time.Millisecond)),
+			len(lease.Waiting)+lease.WaitingHidden
 		if !lease.Held {
 			holder, since, left = "no holder", millis(lease.NoHolderMillis), "-"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%v\t%s\t%d", output.Clean(lease.Name), output.Clean(holder), since.Round(time.Second), left, waiting)
+		fmt.Fprintf(table, "%s\t%s\t%v\t%s\t%d", output.Clean(lease.Name), output.Clean(holder), since.Round(time.Second),
+			left, waiting)
 		if lease.Gone != "" {
-			fmt.Fprintf(table, ": no standby (%s gone since %s)", output.Clean(lease.Gone), lease.GoneSince.Local().Format(time.DateTime))
+			fmt.Fprintf(table, ": no standby (%s gone since %s)", output.Clean(lease.Gone),
+				lease.GoneSince.Local().Format(time.DateTime))
 		}
 		fmt.Fprintln(table)
 	}

@@ -120,7 +120,8 @@ func (c *mqttClient) Notifications(wanted int) []statestoretest.Notification {
 func NotifiedKey(t testing.TB, id, topic string) string {
 	t.Helper()
 	var client, key []byte
-	if _, err := fmt.Sscanf(topic, ReservedPrefix+"/%X/command/notify/%X", &client, &key); err != nil || string(client) != id ||
+	if _, err := fmt.Sscanf(topic, ReservedPrefix+"/%X/command/notify/%X", &client, &key); err != nil ||
+		string(client) != id ||
 		topic != fmt.Sprintf("%s/%X/command/notify/%X", ReservedPrefix, id, key) {
 		t.Errorf("client %q is notified on %q: %v", id, topic, err)
 	}

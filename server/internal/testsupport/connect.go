@@ -88,7 +88,8 @@ func RequestWill(id string, words ...string) WillConnect {
 
 // Request encodes a request of the client that sends this CONNECT.
 func (w WillConnect) Request(words ...string) []byte {
-	properties := rawmqtt.Body{packets.PropResponseTopic}.Text(w.Response).Byte(packets.PropCorrelationData).Text("boom").User("__ts", InAMinute())
+	properties := rawmqtt.Body{packets.PropResponseTopic}.Text(w.Response).
+		Byte(packets.PropCorrelationData).Text("boom").User("__ts", InAMinute())
 	return rawmqtt.Message{Topic: InvokeTopic, QoS: 1, ID: 5, Properties: properties, Payload: Command(words...)}.Packet()
 }
 

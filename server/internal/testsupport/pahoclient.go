@@ -189,8 +189,10 @@ func (p *PahoClient) SendRequest(words ...string) *paho.Publish {
 func (p *PahoClient) MustBeAnswered(request *paho.Publish, want string) {
 	p.T.Helper()
 	reply := p.Next()
-	if got := string(reply.Properties.CorrelationData); got != string(request.Properties.CorrelationData) || string(reply.Payload) != want {
-		p.T.Errorf("%s: got %q to request %q, want %q to %q", p.ID, reply.Payload, got, want, request.Properties.CorrelationData)
+	if got := string(reply.Properties.CorrelationData); got != string(request.Properties.CorrelationData) ||
+		string(reply.Payload) != want {
+		p.T.Errorf("%s: got %q to request %q, want %q to %q", p.ID, reply.Payload, got, want,
+			request.Properties.CorrelationData)
 	}
 }
 
@@ -252,7 +254,8 @@ func KeepSession(clean bool) func(*paho.Connect) {
 // MustBeNotified fails unless the next notification reports this event.
 func (p *PahoClient) MustBeNotified(event ...string) {
 	p.T.Helper()
-	if got, want := string(p.NextNotification().Payload), string(Command(append([]string{"NOTIFY"}, event...)...)); got != want {
+	if got, want := string(p.NextNotification().Payload),
+		string(Command(append([]string{"NOTIFY"}, event...)...)); got != want {
 		p.T.Errorf("%s: notified of %q, want %q", p.ID, got, want)
 	}
 }

@@ -67,7 +67,8 @@ func TryDialRaw(address, id string) (*RawClient, error) {
 
 // NewRaw returns a client on a connection, which has sent nothing yet.
 func NewRaw(t testing.TB, conn net.Conn, id string) *RawClient {
-	return &RawClient{T: t, ID: id, ReplyTo: "clients/" + id + "/response", Conn: conn, Input: bufio.NewReader(conn), Stamp: InAMinute()}
+	return &RawClient{T: t, ID: id, ReplyTo: "clients/" + id + "/response", Conn: conn, Input: bufio.NewReader(conn),
+		Stamp: InAMinute()}
 }
 
 // login sends a CONNECT, and subscribes to the response topic.
@@ -176,7 +177,8 @@ func (c *RawClient) ReadReplies(first int, exchanges ...Exchange) error {
 		if !ok || replies == len(exchanges) {
 			return fmt.Errorf("got %x, want no more packets but PUBACKs", packet)
 		}
-		if want := c.correlation(first + replies); string(reply.Topic) != c.ReplyTo || !bytes.Equal(reply.CorrelationData, want) {
+		if want := c.correlation(first + replies); string(reply.Topic) != c.ReplyTo ||
+			!bytes.Equal(reply.CorrelationData, want) {
 			return fmt.Errorf("a reply to %q on %s, want one to %q", reply.CorrelationData, reply.Topic, want)
 		}
 		if got, want := string(reply.Payload), exchanges[replies].Want; got != want {

@@ -21,7 +21,8 @@ func MustReturn(t testing.TB, served <-chan error, want error) {
 
 // StartStoppable is StartServer. stop shuts the server down and waits for the end of Serve; it may be
 // called repeatedly, and is called when the test ends.
-func StartStoppable(t testing.TB, options server.Options, before ...func(*server.Server)) (address string, s *server.Server, stop func()) {
+func StartStoppable(t testing.TB, options server.Options,
+	before ...func(*server.Server)) (address string, s *server.Server, stop func()) {
 	t.Helper()
 	if options.Addr == "" {
 		options.Addr = "127.0.0.1:0"
@@ -52,7 +53,8 @@ func Start(t testing.TB, options server.Options) (address string) {
 }
 
 // StartServer is Start. It also returns the server, and calls before with it ahead of Serve.
-func StartServer(t testing.TB, options server.Options, before ...func(*server.Server)) (address string, s *server.Server) {
+func StartServer(t testing.TB, options server.Options,
+	before ...func(*server.Server)) (address string, s *server.Server) {
 	t.Helper()
 	address, s, _ = StartStoppable(t, options, before...)
 	return address, s

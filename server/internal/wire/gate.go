@@ -67,7 +67,8 @@ func (g *Gate) read(packet []byte, in *mqtt.Reader) *mqtt.Refusal {
 	return nil
 }
 
-var disconnectProperties = mqtt.SetOf(packets.PropSessionExpiryInterval, packets.PropReasonString, packets.PropUser) // [MQTT-3.14.2.2, MQTT-3.14.2.2.5]
+// [MQTT-3.14.2.2, MQTT-3.14.2.2.5]
+var disconnectProperties = mqtt.SetOf(packets.PropSessionExpiryInterval, packets.PropReasonString, packets.PropUser)
 
 func (g *Gate) readDisconnect(in *mqtt.Reader) *mqtt.Refusal {
 	const leavingCodes = "\x00\x04\x80\x81\x82\x83\x90\x93\x94\x95\x96\x97\x98\x99" // [MQTT-3.14.2-1]
@@ -81,7 +82,8 @@ func (g *Gate) readDisconnect(in *mqtt.Reader) *mqtt.Refusal {
 	return new(mqtt.Properties).Each(in, disconnectProperties, &limits, func(property mqtt.Property) *mqtt.Refusal {
 		if property.Identifier == packets.PropSessionExpiryInterval {
 			if property.Number > 0 && g.SessionExpiry == 0 {
-				return mqtt.Refuse(mqtt.ProtocolError, "a session that ends with its connection cannot be kept") // [MQTT-3.14.2.2.2]
+				// [MQTT-3.14.2.2.2]
+				return mqtt.Refuse(mqtt.ProtocolError, "a session that ends with its connection cannot be kept")
 			}
 			g.SessionExpiry = property.Number
 		}
