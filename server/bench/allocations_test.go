@@ -16,7 +16,7 @@ import (
 const (
 	wantedSetAllocations     = 10
 	wantedGuardAllocations   = 14
-	wantedPairAllocations    = 25
+	wantedPairAllocations    = 26
 	wantedRenewalAllocations = 20 // of a watched lease
 )
 
