@@ -95,7 +95,7 @@ func TestInvariant33RepliesAndNotificationsLeaveAfterTheCommit(t *testing.T) {
 	release := d.journal.Hold()
 	defer release()
 	set := writer.SendRequest("SET", "k", "v") // PUBACK does not wait
-	testsupport.MustBeCommitting(t, d.journal)
+	testsupport.Eventually(t, "a commit begins", d.journal.Committing)
 	open := writer.Request("SET", "k", "w") // of the next batch
 	open.Properties.ResponseTopic = "replies/of/writer"
 	writer.SendMessage(open)
@@ -148,7 +148,7 @@ func TestInvariant34AFailedCommitAnswersNothingAndEndsServe(t *testing.T) {
 	release := d.journal.Hold()
 	p.SendRequest("SET", "k", "v")
 	p.SendRequest("GET", "k")
-	testsupport.MustBeCommitting(t, d.journal)
+	testsupport.Eventually(t, "a commit begins", d.journal.Committing)
 	p.SendRequest("SET", "k", "w")
 	d.journal.Fail(0)
 	release()
@@ -425,7 +425,7 @@ func TestAReplyLargerThanTheLimitsLeavesAfterItsCommit(t *testing.T) {
 	release := d.journal.Hold()
 	defer release()
 	set := p.SendRequest("SET", "k", value)
-	testsupport.MustBeCommitting(t, d.journal)
+	testsupport.Eventually(t, "a commit begins", d.journal.Committing)
 	get := p.Request("GET", "k")
 	acknowledged := make(chan error, 1)
 	go func() { _, err := p.Publish(get); acknowledged <- err }() // PUBACK waits for space
@@ -453,7 +453,7 @@ func TestAClientThatDoesNotReadItsRepliesIsDisconnectedAfterTheCommit(t *testing
 			}
 		}
 	}()
-	testsupport.MustBeCommitting(t, d.journal)
+	testsupport.Eventually(t, "a commit begins", d.journal.Committing)
 	release()
 	testsupport.Eventually(t, "the client is disconnected", func() bool { return d.server.Stats().SlowReaders == 1 })
 	testsupport.Eventually(t, "nothing waits", func() bool { return d.server.Usage().OutgoingBytes == 0 })

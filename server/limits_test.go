@@ -186,7 +186,7 @@ func TestWhatAServerDoesNotHaveIsAnnouncedAndRefused(t *testing.T) {
 	if !bytes.Contains(connack, []byte{packets.PropReceiveMaximum, 1, 0}) { // the window in which redeliveries are recognized
 		t.Errorf("CONNACK %x", connack)
 	}
-	if codes := c.Filter(1, 0, "$share/g/t", "t"); !bytes.Equal(codes, []byte{0x9e, 1}) {
+	if codes := c.Filter(1, "$share/g/t", "t"); !bytes.Equal(codes, []byte{0x9e, 1}) {
 		t.Errorf("SUBACK %x", codes)
 	}
 	for want, packet := range map[int][]byte{

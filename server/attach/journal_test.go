@@ -79,7 +79,7 @@ func TestInvariant33AnAttachedStoreAnswersAfterTheCommitAndOthersMeanwhile(t *te
 	release := journal.Hold()
 	defer release()
 	set := writer.SendRequest("SET", "k", "v")
-	testsupport.MustBeCommitting(t, journal)
+	testsupport.Eventually(t, "a commit begins", journal.Committing)
 	for range 100 {
 		if got := holder.Do("SET", "lease", "holder:1", "NEX", "PX", "600000"); got != "+OK\r\n" {
 			t.Fatalf("a renewal is answered %q during a commit", got)
@@ -142,7 +142,7 @@ func TestInvariant34AnAttachedStoreEndsWithItsJournalAndAnswersNothing(t *testin
 	release := journal.Hold()
 	defer release()
 	p.SendRequest("SET", "k", "v")
-	testsupport.MustBeCommitting(t, journal)
+	testsupport.Eventually(t, "a commit begins", journal.Committing)
 	journal.Fail(0)
 	release()
 	if err := await.Receive(served); err == nil || !strings.Contains(err.Error(), "the journal failed") {

@@ -67,7 +67,7 @@ func (s sdk) connect(t *testing.T, address, key string) *sdkLock {
 	client.ReplyTo = fmt.Sprintf(s.reply, client.ID)
 	client.Subscribe(client.ReplyTo)
 	if s.subscribe != "" {
-		if codes := client.Filter(1, 0, fmt.Sprintf(s.subscribe, client.ID)); codes[0] != 1 {
+		if codes := client.Filter(1, fmt.Sprintf(s.subscribe, client.ID)); codes[0] != 1 {
 			t.Fatalf("%s: SUBACK %x for its notifications", s.name, codes)
 		}
 	}

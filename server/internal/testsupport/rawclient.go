@@ -261,8 +261,7 @@ func (c *RawClient) ReadReply() mqtt.Publish {
 	return reply
 }
 
-// ParsePublish decodes a packet, and reports false if it is no PUBLISH of MQTT 5, or has a subscription
-// identifier, which requests and replies do not have.
+// ParsePublish decodes a packet, and reports false if it is no PUBLISH of MQTT 5.
 func ParsePublish(packet []byte) (mqtt.Publish, bool) {
 	var p mqtt.Publish
 	ok := p.Decode(packet, new(mqtt.Limits)) == nil
@@ -340,18 +339,10 @@ func (c *RawClient) ShrinkReadBuffer() *RawClient {
 // NoLocal is an option of a subscription.
 const NoLocal = 0x04
 
-// Filter subscribes to filters and returns the reason codes. Identifier 0 stands for none.
-func (c *RawClient) Filter(options byte, identifier int, filters ...string) (codes []byte) {
+// Filter subscribes to filters and returns the reason codes.
+func (c *RawClient) Filter(options byte, filters ...string) (codes []byte) {
 	c.T.Helper()
-	var properties rawmqtt.Body
-	if identifier > 0 {
-		properties = properties.Byte(packets.PropSubscriptionIdentifier).Variable(identifier)
-	}
-	body := rawmqtt.Body(nil).Uint16(9).Properties(properties)
-	for _, filter := range filters {
-		body = body.Text(filter).Byte(options)
-	}
-	c.Write(rawmqtt.Packet(packets.SUBSCRIBE, 2, body))
+	c.Write(rawmqtt.SubscribeTo(9, options, filters...))
 	ack := c.Read()
 	if ack[0] != 0x90 || len(ack) < len(filters) {
 		c.T.Fatalf("%s: got %x, want a SUBACK", c.ID, ack)
@@ -362,7 +353,7 @@ func (c *RawClient) Filter(options byte, identifier int, filters ...string) (cod
 // Subscribe subscribes to filters with QoS 1, which must be granted.
 func (c *RawClient) Subscribe(filters ...string) {
 	c.T.Helper()
-	if codes := c.Filter(1, 0, filters...); slices.Max(codes) > 1 {
+	if codes := c.Filter(1, filters...); slices.Max(codes) > 1 {
 		c.T.Fatalf("%s: SUBACK %x for %q", c.ID, codes, filters)
 	}
 }
@@ -408,7 +399,6 @@ type Message struct {
 	QoS            byte
 	Dup, Retain    bool
 	ID             uint16
-	Identifiers    []int
 	Expiry         uint32
 	Properties     string // all other properties, encoded
 }
@@ -432,8 +422,6 @@ func (c *RawClient) Next() Message {
 		before := rest
 		switch property, _ := rest.Property(); property.Identifier {
 		case packets.PropMessageExpiry:
-		case packets.PropSubscriptionIdentifier:
-			m.Identifiers = append(m.Identifiers, int(property.Number))
 		default:
 			m.Properties += string(before[:len(before)-len(rest)])
 		}
