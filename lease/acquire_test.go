@@ -172,6 +172,28 @@ func TestInvariant50AcquireOutlastsWhatCanPassWithoutAHotLoop(t *testing.T) {
 	}
 }
 
+// lateContext ends later than its deadline, as one may on a busy machine.
+type lateContext struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c lateContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// What comes after the deadline of Acquire comes from the deadline. It does not say what was wrong.
+func TestAcquireThatGaveUpSaysWhatWasWrongBeforeItsDeadline(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n, conn := newFailing(t, store, "node-a", lease.Options{})
+		conn.fail(refusal(transport.ErrQuotaExceeded))
+		ctx, cancel := context.WithTimeout(t.Context(), 3*ttl)
+		defer cancel()
+		time.AfterFunc(ttl, func() { conn.fail(fmt.Errorf("%w: %w", transport.ErrNotSent, context.DeadlineExceeded)) })
+		if _, err := n.Acquire(lateContext{ctx, time.Now().Add(ttl)}); !errors.Is(err, transport.ErrQuotaExceeded) {
+			t.Error(err)
+		}
+	})
+}
+
 func TestAcquireReturnsPermanentErrorsAtOnce(t *testing.T) {
 	for _, want := range []error{
 		protocol.SyntaxError, protocol.UnknownCommand, protocol.WrongNumberOfArguments, transport.ErrKeyLengthZero,

@@ -80,7 +80,7 @@ func (w *waiter) acquire(ctx context.Context, try func(context.Context, *attempt
 			return nil, orUnknown(err)
 		}
 		if errors.Is(err, errTooSlow) {
-			w.failed(err)
+			w.failed(ctx, err)
 			sleep.For(ctx, backoff.next(random.Fraction())) // other processes can acquire it meanwhile
 		}
 	}
@@ -183,9 +183,7 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 		case stop:
 			return nil, version, next.err
 		case pause:
-			if ctx.Err() == nil {
-				a.waiter.failed(next.err)
-			}
+			a.waiter.failed(ctx, next.err)
 			if !sleep.For(ctx, next.pause) {
 				return nil, version, next.err
 			}

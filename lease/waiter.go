@@ -60,7 +60,11 @@ func (w *waiter) note(err error) {
 
 // failed notes and logs why an attempt failed: the first time, and then with growing pauses. At level
 // Debug each one is logged.
-func (w *waiter) failed(err error) {
+func (w *waiter) failed(ctx context.Context, err error) {
+	// Past its deadline, what fails fails because of that. On a busy machine ctx ends later.
+	if deadline, ok := ctx.Deadline(); ctx.Err() != nil || ok && !time.Now().Before(deadline) {
+		return
+	}
 	l := w.lease
 	l.options.Logger.Log(context.Background(), l.limit.Level(slog.LevelWarn, classOf(err)),
 		"the lease cannot be acquired for now", "lease", l.name, "error", err)
@@ -114,7 +118,7 @@ func (w *waiter) await(ctx context.Context, a *attempt) (*Tenure, error) {
 		}
 		switch {
 		case e.kind == delayed:
-			w.failed(err)
+			w.failed(ctx, err)
 		case e.version.IsZero():
 			w.note(&HeldError{})
 		default:
