@@ -107,7 +107,7 @@ bench: ## Run the benchmarks, with allocations
 	go test -run '^$$' -bench . -benchmem work
 
 .PHONY: speed
-speed: ## Compare with plain paho and mochi (three minutes), and say which targets are met
+speed: ## Compare with plain paho and mochi (a minute), and say which targets are met
 	@go test ./server/bench -run '^$$' -bench Speed | awk -f server/bench/speed.awk
 
 .PHONY: peers
