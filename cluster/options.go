@@ -99,7 +99,8 @@ const (
 	groupOverhead = 128 << 10
 	maxPrefix     = 256
 	maxAddress    = 1 << 10
-	// MemberOperations is --max-txn-ops of members in the processes of the store, and defaultOperations that of others.
+	// MemberOperations is the --max-txn-ops of a member that runs in the process of a store. A member of its own
+	// has defaultOperations.
 	MemberOperations, defaultOperations = 4096, 128
 )
 

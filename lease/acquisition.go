@@ -52,7 +52,8 @@ const (
 	stop                   // the attempt is over
 )
 
-// newAcquisition returns one that has sent nothing. mayHold is that of the one before, in the same attempt.
+// newAcquisition returns an acquisition that has sent nothing. mayHold says that an earlier acquisition of the
+// same attempt may hold the lease.
 func (o *Options) newAcquisition(willed, mayHold bool) acquisition {
 	return acquisition{options: o, willed: willed, mayHold: mayHold, backoff: o.retryBackoff(0)}
 }

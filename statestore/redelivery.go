@@ -305,7 +305,8 @@ func (s *sessions) restore(client string, replies []restoredReply) {
 	slices.SortFunc(replies, func(a, b restoredReply) int { return cmp.Compare(a.sequence, b.sequence) })
 	latest := replies[len(replies)-1]
 	s.sequence = max(s.sequence, latest.sequence)
-	current := &session{number: latest.session, restored: true, connection: 1} // a later one than that of the entries
+	// Its connection is later than the one of the entries, which is 0.
+	current := &session{number: latest.session, restored: true, connection: 1}
 	for _, r := range replies {
 		if r.session == latest.session {
 			current.add(s.seed, len(replies), r.dedupEntry)

@@ -163,7 +163,8 @@ func payloadOf(words []string) []byte {
 	return payload
 }
 
-// stamp returns the text of a timestamp: that of a version with a name, or one relative to the time of day.
+// stamp returns the text of a timestamp. A row writes @ and the name of a version, + and a difference from
+// now, or the text itself.
 func (p *player) stamp(written *string) *string {
 	if written == nil || *written == "" {
 		return written

@@ -59,7 +59,7 @@ func (c *client) open(ctx context.Context, connections int) ([]*transport.Client
 	})
 }
 
-// usage is what two processes have used: that of the server, and that of the clients.
+// usage is what the process of the server has used, and what the process of the clients has used.
 type usage [2]float64
 
 func (c *client) each(ask func(process int) (float64, error)) (u usage, err error) {
